@@ -1,0 +1,2 @@
+#include <cstdint>
+namespace holdfast { extern const int module_chaos; const int module_chaos = 0; }

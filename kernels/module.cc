@@ -1,0 +1,2 @@
+#include <cstdint>
+namespace holdfast { extern const int module_kernels; const int module_kernels = 0; }

@@ -1,0 +1,2 @@
+#include <cstdint>
+namespace holdfast { extern const int module_rendezvous; const int module_rendezvous = 0; }

@@ -1,0 +1,2 @@
+#include <cstdint>
+namespace holdfast { extern const int module_storage; const int module_storage = 0; }
