@@ -1,0 +1,125 @@
+#include "runtime/base/digest.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <sys/random.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstdlib>
+#include <cstring>
+
+namespace holdfast {
+namespace {
+
+struct KeyTable {
+  alignas(64) uint64_t key[kDigestBlockWords];
+  KeyTable() {
+    for (int64_t i = 0; i < kDigestBlockWords; ++i) key[i] = DigestKey(static_cast<uint64_t>(i));
+  }
+};
+
+const KeyTable& Keys() {
+  static const KeyTable table;
+  return table;
+}
+
+uint64_t KeyedSum(const uint32_t* words, int64_t count, const uint64_t* key) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += words[i] * key[i];
+  return sum;
+}
+
+}  // namespace
+
+uint64_t DigestWords(const void* data, int64_t count, uint64_t region, int64_t first) {
+  assert(first % kDigestBlockWords == 0);
+  const auto* words = static_cast<const uint32_t*>(data);
+  const uint64_t* key = Keys().key;
+  uint64_t digest = 0;
+  uint64_t block = static_cast<uint64_t>(first / kDigestBlockWords);
+  for (int64_t done = 0; done < count; done += kDigestBlockWords, ++block) {
+    const int64_t n = std::min(kDigestBlockWords, count - done);
+    digest += DigestBlock(KeyedSum(words + done, n, key), region, block);
+  }
+  return digest;
+}
+
+uint64_t Hash64(std::string_view bytes, uint64_t seed) {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
+Hash128 Hash128Of(const void* data, size_t size) {
+  const XXH128_hash_t h = XXH3_128bits(data, size);
+  return {h.low64, h.high64};
+}
+
+std::string Hex64(uint64_t value) {
+  std::string text(16, '0');
+  for (int i = 15; i >= 0; --i, value >>= 4) text[i] = "0123456789abcdef"[value & 15];
+  return text;
+}
+
+std::string Hex(std::string_view bytes) {
+  std::string text;
+  text.reserve(bytes.size() * 2);
+  for (const unsigned char c : bytes) {
+    text += "0123456789abcdef"[c >> 4];
+    text += "0123456789abcdef"[c & 15];
+  }
+  return text;
+}
+
+bool ParseHex64(std::string_view text, uint64_t* value) {
+  if (text.size() != 16) return false;
+  uint64_t v = 0;
+  for (const char c : text) {
+    int digit;
+    if (c >= '0' && c <= '9') {
+      digit = c - '0';
+    } else if (c >= 'a' && c <= 'f') {
+      digit = c - 'a' + 10;
+    } else {
+      return false;
+    }
+    v = v << 4 | static_cast<uint64_t>(digit);
+  }
+  *value = v;
+  return true;
+}
+
+std::array<uint8_t, 32> HmacSha256(std::string_view key, std::string_view message) {
+  std::array<uint8_t, 32> out{};
+  unsigned size = 0;
+  const unsigned char* done =
+      HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+           reinterpret_cast<const unsigned char*>(message.data()), message.size(), out.data(), &size);
+  assert(done != nullptr && size == out.size());
+  (void)done;
+  return out;
+}
+
+bool EqualInConstantTime(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+std::string RandomBytes(size_t count) {
+  std::string bytes(count, '\0');
+  size_t have = 0;
+  while (have < count) {
+    const ssize_t n = getrandom(bytes.data() + have, count - have, 0);
+    if (n > 0) have += static_cast<size_t>(n);
+    if (n < 0 && errno != EINTR) std::abort();   // a kernel without randomness can keep no secret
+  }
+  return bytes;
+}
+
+uint64_t RandomNonce() {
+  uint64_t value = 0;
+  while (value == 0) std::memcpy(&value, RandomBytes(sizeof value).data(), sizeof value);
+  return value;
+}
+
+}  // namespace holdfast

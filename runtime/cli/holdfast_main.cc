@@ -1,0 +1,3 @@
+#include "runtime/cli/main.h"
+
+int main(int argc, char** argv) { return holdfast::Main(argc, argv, holdfast::BuiltInTrainer()); }

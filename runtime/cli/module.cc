@@ -1,0 +1,5 @@
+#include "runtime/cli/main.h"
+namespace holdfast {
+int Main(int, char**, const Trainer&) { return 1; }
+Trainer BuiltInTrainer() { return {}; }
+}
