@@ -1,5 +1,4 @@
 #include "runtime/cli/main.h"
 namespace holdfast {
 int Main(int, char**, const Trainer&) { return 1; }
-Trainer BuiltInTrainer() { return {}; }
 }
