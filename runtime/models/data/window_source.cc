@@ -70,7 +70,7 @@ absl::Status WindowSource::Split() {
           Cat("data: ", Grouped(data_.size()),
               " tokens are too few: the last tenth is held out and must hold one "
               "sequence, which with context ",
-              context, " needs ", Grouped((context + 1) * 10),
+              context, " needs ", Grouped(context * 10 + 1),
               " tokens in all. Give more data, eval_data of its own, or a smaller context"));
     }
   }

@@ -27,8 +27,8 @@
 namespace holdfast {
 
 struct WindowOptions {
-  std::vector<std::string> data;
-  std::vector<std::string> eval_data;  // empty: the last tenth of data is held out
+  std::vector<std::string> data = {};
+  std::vector<std::string> eval_data = {};  // empty: the last tenth of data is held out
   int64_t context = 64;
   int64_t vocab_size = 0;  // 0: 256, for text only
   int64_t micro_batches = 1;
