@@ -1,2 +1,0 @@
-#include <cstdint>
-namespace holdfast { extern const int module_storage; const int module_storage = 0; }
