@@ -131,7 +131,7 @@ std::vector<std::string> JudgeSteps(const StepLog& reference, const StepLog& log
     } else {
       CompareLine(*want->second, line, &wrong);
     }
-    if (++seen[line.step] > 1 && !options.repeats_allowed)
+    if (++seen[line.step] > 1)
       wrong.Add("step ", line.step, " is there ", seen[line.step], " times");
     if (line.step > before + 1)
       wrong.Add("steps ", before + 1, " to ", line.step - 1, " are missing before step ",
@@ -206,10 +206,10 @@ absl::StatusOr<std::vector<EventLine>> ReadEvents(const std::string& dir) {
   const auto torn =
       EachJsonLine(dir + "/events.jsonl", [&](const Json& json, const std::string& text) {
         EventLine line;
-        for (const char* key : {"event", "type", "kind"}) {
-          if (line.kind.empty() && json.contains(key)) line.kind = json.at(key).get<std::string>();
-        }
-        line.text = text;
+        line.kind = json.at("event").get<std::string>();
+        if (json.contains("text") && json.at("text").is_string())
+          line.text = json.at("text").get<std::string>();
+        line.line = text;
         line.generation = Int(json, "generation");
         line.world_size = Int(json, "world_size");
         line.step = Int(json, "step");
@@ -226,7 +226,6 @@ std::vector<std::string> JudgeEvents(const std::vector<EventLine>& events) {
   Complaints wrong;
   std::map<int64_t, int64_t> worlds;
   for (const EventLine& event : events) {
-    if (event.kind.empty()) wrong.Add("an event without a type: ", event.text);
     if (event.generation < 0 || event.world_size < 0) continue;
     const auto [it, added] = worlds.try_emplace(event.generation, event.world_size);
     if (!added && it->second != event.world_size) {

@@ -39,8 +39,7 @@ absl::StatusOr<StepLog> ReadSteps(const std::string& dir);
 
 struct JudgeOptions {
   int64_t first_step = 1,
-          last_step = 0;         // the log must cover them; last 0: as far as the reference
-  bool repeats_allowed = false;  // all workers were lost and the run went on from a checkpoint
+          last_step = 0;  // the log must cover them; last 0: as far as the reference
 };
 
 // What is wrong, in words, at most 20 lines; empty: nothing.
@@ -68,9 +67,10 @@ absl::StatusOr<Summary> ReadSummary(const std::string& dir);
 std::vector<std::string> JudgeSummary(const StepLog& reference, const Summary& summary);
 
 struct EventLine {
-  std::string kind;  // "type" of the line
-  std::string text;  // the whole line
-  int64_t generation = -1, world_size = -1, step = -1, slot = -1, pid = -1;
+  std::string kind;  // "joined", "lost", "death", "recovered", "save", ...
+  std::string text;  // for people
+  std::string line;  // the whole line
+  int64_t generation = -1, world_size = -1, step = -1, worker = -1;
   double ms = -1;  // CLOCK_BOOTTIME
 };
 

@@ -31,7 +31,7 @@ void ScratchFiles(const std::string& dir, std::vector<std::string>* left) {
        it.increment(error)) {
     const std::string name = it->path().filename().string();
     if (name.ends_with(".tmp") || name.ends_with(".sock") || name == "dump.rdb" ||
-        name == "redis.conf") {
+        name == "redis.secret" || name == "run.json") {
       left->push_back("file " + it->path().string());
     }
   }

@@ -14,14 +14,13 @@ namespace holdfast::chaos {
 
 class Residue {
  public:
-  // Remembers what is there before the run: entries of /dev/shm (those named holdfast*) and the
-  // user's listening sockets are not compared globally, since other programs come and go; see
-  // Check.
+  // Remembers the /dev/shm entries of the project that are there before the run.
   Residue();
 
   // What the processes with this mark have left, polled until nothing is left or the deadline
   // passes: living processes (named), listening TCP sockets of them, /dev/shm entries of the
-  // project that were not there before, "*.tmp" files and Redis dumps below `dir`. Empty: clean.
+  // project that were not there before, temporary files and those of a run's life (sockets,
+  // secrets) below `dir`, unless it is "". Empty: clean.
   std::vector<std::string> Check(const std::string& mark, const std::string& dir,
                                  Deadline deadline) const;
 

@@ -66,15 +66,15 @@ TEST(Change, EverythingKilledThenResumedWithAnotherWorld) {
     TrainRun run({.dir = dir, .flags = {{"workers", "4"}}, .failpoints = Slow()});
     run.Do({.kind = FaultKind::kKillAll, .at_step = 27});
     EXPECT_EQ(run.WaitText(), "signal 9 (Killed)");
-    run.ExpectNoResidue();
+    run.ExpectNoResidue(true);
   }
   {
     TrainRun run({.dir = dir, .flags = {{"workers", "1"}}, .failpoints = Slow()});
     run.Do({.kind = FaultKind::kKillAll, .at_step = 44});
     EXPECT_EQ(run.WaitText(), "signal 9 (Killed)");
-    run.ExpectNoResidue();
+    run.ExpectNoResidue(true);
   }
-  Resume(dir, 3, {.repeats = true});
+  Resume(dir, 3, {});
 }
 
 // Without its supervisor no worker, and no Redis, goes on.
@@ -84,9 +84,9 @@ TEST(Change, TheSupervisorAloneIsKilled) {
     TrainRun run({.dir = dir, .flags = {{"workers", "3"}}, .failpoints = Slow()});
     run.Do({.kind = FaultKind::kKillSupervisor, .at_step = 25});
     run.WaitText();
-    run.ExpectNoResidue();
+    run.ExpectNoResidue(true);
   }
-  Resume(dir, 2, {.repeats = true});
+  Resume(dir, 2, {});
 }
 
 // Before the first checkpoint there is nothing to resume from: the run starts anew, with the same
@@ -99,9 +99,9 @@ TEST(Change, KilledBeforeTheFirstCheckpoint) {
                   .failpoints = Slow()});
     run.Do({.kind = FaultKind::kKillAll, .at_step = 5});
     run.WaitText();
-    run.ExpectNoResidue();
+    run.ExpectNoResidue(true);
   }
-  Resume(dir, 2, {.repeats = true});
+  Resume(dir, 2, {});
 }
 
 TEST(Change, AFinishedRunSaysSo) {

@@ -90,7 +90,7 @@ TEST(Loss, DuringASave) {
                 .failpoints = Cat(SlowAt("step.after_apply"), ";ckpt.before_shard=sleep(60)")});
   run.Do({.kind = FaultKind::kKillWorker, .slot = 2, .at_step = 20});
   ExpectGoodEnd(run);
-  EXPECT_GE(CountEventLines(run.dir(), "saved"), 1);
+  EXPECT_GE(CountEventLines(run.dir(), "\"phase\":\"saved\""), 1);
 }
 
 // A frozen worker holds the others up for about the detection time, not for ever; it is replaced.

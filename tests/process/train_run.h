@@ -58,8 +58,9 @@ class TrainRun {
   chaos::Proof Do(const chaos::Fault& fault);
   chaos::Proof DoTogether(const std::vector<chaos::Fault>& faults);
   std::string Output() const { return process_->Output(); }
-  // Checks that nothing was left behind: processes, ports, shared memory, scratch files.
-  void ExpectNoResidue();
+  // Checks that nothing was left behind: processes, ports, shared memory and, where the supervisor
+  // was not killed, files that are for a run's life only.
+  void ExpectNoResidue(bool killed = false);
 
  private:
   chaos::Residue residue_;
@@ -80,8 +81,6 @@ const chaos::StepLog& Reference();
 
 struct Expect {
   int64_t first_step = 1;
-  bool repeats =
-      false;  // a whole world was lost and steps since the last checkpoint were taken again
   bool summary = true;
 };
 // Compares the run in `dir` with the reference; every complaint becomes a test failure.
