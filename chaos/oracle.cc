@@ -213,8 +213,7 @@ absl::StatusOr<std::vector<EventLine>> ReadEvents(const std::string& dir) {
         line.generation = Int(json, "generation");
         line.world_size = Int(json, "world_size");
         line.step = Int(json, "step");
-        line.slot = Int(json, "slot");
-        line.pid = Int(json, "pid");
+        line.worker = Int(json, "worker");
         if (json.contains("ms") && json.at("ms").is_number()) line.ms = json.at("ms").get<double>();
         events.push_back(line);
       });
