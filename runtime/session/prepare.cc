@@ -1,0 +1,175 @@
+// Session::Create: everything that a worker needs before it may meet others.
+#include <dnnl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/base/digest.h"
+#include "runtime/base/log.h"
+#include "runtime/base/status.h"
+#include "runtime/session/session.h"
+
+namespace holdfast {
+namespace {
+
+// Raised whenever a change of this program changes a run's bits: then old checkpoints are other
+// runs'.
+constexpr int kBitsVersion = 1;
+
+class StoreMarks : public rendezvous::SlotMarks {
+ public:
+  explicit StoreMarks(storage::SlotStore* store) : store_(store) {}
+  absl::Status Put(std::string_view key, std::string_view value) override {
+    return store_->PutMark(key, value);
+  }
+  absl::StatusOr<std::string> Get(std::string_view key) const override {
+    return store_->GetMark(key);
+  }
+
+ private:
+  storage::SlotStore* store_;
+};
+
+std::string SpecText(const ModelSpec& spec) {
+  std::string text;
+  auto add = [&](const TensorSpec& t) {
+    text += Cat(t.name, ":", static_cast<int>(t.role), ":", t.group, ":", t.init);
+    for (const int64_t d : t.shape) text += Cat(",", d);
+    text += ";";
+  };
+  for (const TensorSpec& t : spec.tensors) add(t);
+  for (const TensorSpec& t : spec.statistics) add(t);
+  for (const OptimizerSpec& o : spec.optimizers) {
+    text += Cat(o.group, "=", o.rule, ":", o.lr_scale, ":", o.decay ? 1 : 0, ";");
+  }
+  return Cat(text, spec.max_weight);
+}
+
+std::string ComputeClass() {
+  const dnnl_version_t* v = dnnl_version();
+  return Cat("CPU, oneDNN ", v->major, ".", v->minor, ".", v->patch, ", instruction set ",
+             static_cast<int>(dnnl_get_effective_cpu_isa()), ", ", __VERSION__);
+}
+
+}  // namespace
+
+Session::Session(const StartMessage& start, const Trainer& trainer, Channel& channel)
+    : start_(start), config_(start_.config), trainer_(trainer), reporter_(channel) {}
+
+Session::~Session() = default;
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Create(const StartMessage& start,
+                                                         const Trainer& trainer, Channel& channel,
+                                                         ExitCode* exit) {
+  std::unique_ptr<Session> session(new Session(start, trainer, channel));
+  const absl::Status status = session->Prepare();
+  *exit = session->exit_;
+  if (!status.ok()) return status;
+  return session;
+}
+
+absl::Status Session::Prepare() {
+  exit_ = ExitCode::kData;
+  HF_ASSIGN_OR_RETURN(data_, trainer_.data(start_.toml));
+  exit_ = ExitCode::kUsage;
+  HF_ASSIGN_OR_RETURN(const auto model, trainer_.model(start_.toml));
+  HF_ASSIGN_OR_RETURN(const ModelSpec spec, model->Describe());
+  HF_ASSIGN_OR_RETURN(const StatePlan plan, MakePlan(spec, [&](const std::string& rule) {
+                        if (rule == "adamw") return 2;
+                        if (rule == "sgd") return 0;
+                        auto own = trainer_.optimizer ? trainer_.optimizer(rule) : nullptr;
+                        return own == nullptr ? -1 : own->slots();
+                      }));
+  exit_ = ExitCode::kFailed;
+  HF_ASSIGN_OR_RETURN(state_, State::Allocate(plan));
+  ComputePool::Options pool;
+  pool.threads = config_.threads;
+  pool.seed = config_.seed;
+  pool.toml = start_.toml;
+  HF_ASSIGN_OR_RETURN(pool_, ComputePool::Create(pool, trainer_, data_.get(), state_.get()));
+  HF_ASSIGN_OR_RETURN(engine_, StepEngine::Create(config_, trainer_, data_.get(), state_.get(),
+                                                  pool_.get(), &time_));
+  fingerprint_text_ = Cat(config_.BitsText(), "data = ", data_->Fingerprint(),
+                          "\nmodel_description = ", Hex64(Hash64(SpecText(spec))),
+                          "\nbits_version = ", kBitsVersion, "\n");
+
+  // The probe: one canonical micro-batch at the initial values. Equal digests are the same compute
+  // class.
+  HF_RETURN_IF_ERROR(
+      state_->Initialise(config_.seed, data_->streaming() ? config_.micro_batches : 0));
+  {
+    TimeScope scope(time_, TimeKind::kCompute);
+    HF_ASSIGN_OR_RETURN(const uint64_t probe, pool_->Probe());
+    probe_ = Hex64(probe);
+  }
+  state_->valid = false;  // nothing that anybody agreed on
+  state_->marked = true;
+  compute_class_ = ComputeClass();
+  HF_RETURN_IF_ERROR(PrepareStores());
+  return StartMembership();
+}
+
+absl::Status Session::PrepareStores() {
+  exit_ = ExitCode::kCheckpoint;
+  const std::string path = storage::StorePath(config_.dir, start_.slot);
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  if (error) return absl::UnavailableError(Cat("cannot create ", path, ": ", error.message()));
+  storage::StoreOptions options;
+  options.run = start_.run;
+  HF_ASSIGN_OR_RETURN(store_, storage::SlotStore::Open(path, options));
+  HF_ASSIGN_OR_RETURN(
+      held_, HeldCheckpoints::Open(config_.dir, start_.slot, start_.local_workers, store_.get()));
+  saver_ = std::make_unique<Saver>(store_.get(), config_.keep);
+  marks_ = std::make_unique<StoreMarks>(store_.get());
+  last_save_ms_ = BootMs();
+  const auto former = store_->GetMark("probe");
+  if (former.ok() && *former != probe_) {
+    reporter_.Event("notice", 0,
+                    Cat("this slot was used by another compute class before: the bits from here on "
+                        "are not those of the "
+                        "undisturbed run (now: ",
+                        compute_class_, ")"));
+  }
+  if (!former.ok() || *former != probe_) return store_->PutMark("probe", probe_);
+  return absl::OkStatus();
+}
+
+absl::Status Session::StartMembership() {
+  exit_ = ExitCode::kFailed;
+  TcpEndpoint::Options listen;
+  // Loopback stays on loopback; a machine that others reach listens on the address that it
+  // announces.
+  listen.bind_host = config_.host;
+  HF_ASSIGN_OR_RETURN(endpoint_, TcpEndpoint::Listen(listen));
+  exit_ = ExitCode::kStore;
+  rendezvous::MembershipOptions m;
+  m.redis_host = start_.redis_host;
+  m.redis_port = start_.redis_port;
+  m.redis_user = start_.redis_user;
+  m.redis_password = start_.redis_password;
+  m.run = start_.run;
+  m.member_id = start_.member_id;
+  m.machine = start_.machine;
+  m.slot = start_.slot;
+  m.pid = static_cast<int>(getpid());
+  m.min_workers = config_.min_workers;
+  m.max_workers = static_cast<int>(std::min<int64_t>(config_.max_workers, config_.micro_batches));
+  m.restore_wait_ms = config_.restore_wait_ms;
+  m.rendezvous_ms = config_.rendezvous_ms;
+  m.may_found = start_.may_found;
+  m.target_step = config_.steps;
+  HF_ASSIGN_OR_RETURN(membership_, rendezvous::Membership::Start(
+                                       m, marks_.get(), Deadline::After(config_.rendezvous_ms)));
+  if (start_.slot == 0 && start_.local_workers > config_.micro_batches) {
+    reporter_.Event("notice", 0,
+                    Cat(start_.local_workers, " workers for ", config_.micro_batches,
+                        " micro-batches: ", start_.local_workers - config_.micro_batches,
+                        " of them wait as spares"));
+  }
+  exit_ = ExitCode::kFailed;
+  return absl::OkStatus();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,154 @@
+// StepEngine, second half: what a verdict does to the state.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/ops.h"
+#include "runtime/base/failpoint.h"
+#include "runtime/base/status.h"
+#include "runtime/session/schedule.h"
+#include "runtime/session/step_engine.h"
+
+namespace holdfast {
+
+StepResult StepEngine::Begin(const StepFacts& facts) const {
+  const StatePlan& plan = state_->plan();
+  const ScalarLayout at(plan);
+  StepResult r;
+  r.step = state_->scalars.step + 1;
+  r.weight = facts.scalars[at.weight];
+  const double weight = static_cast<double>(std::max<int64_t>(1, r.weight));
+  auto mean = [&](int64_t fixed) {
+    return std::ldexp(static_cast<double>(fixed), plan.loss_shift - kLossExponent) / weight;
+  };
+  r.loss = mean(facts.scalars[at.loss]);
+  for (size_t i = 0; i < plan.spec.metrics.size(); ++i) {
+    r.metrics.push_back(mean(facts.scalars[at.metrics + static_cast<int64_t>(i)]));
+  }
+  r.learning_rate = LearningRate(config_, r.step);
+  return r;
+}
+
+double StepEngine::GradientNorm() {
+  kernels::SquaredNormChunks(*stream_, state_->plan().flat_elements, gradient_.as<float>(),
+                             norm_chunks_.data());
+  double sum = 0;
+  for (const double chunk : norm_chunks_) sum += chunk;
+  return std::sqrt(sum);
+}
+
+void StepEngine::Update(double learning_rate, double clip_factor, absl::Status* status) {
+  const StatePlan& plan = state_->plan();
+  const int64_t update = state_->scalars.updates + 1;
+  for (const TrainedTensor& t : plan.trained) {
+    const OptimizerSpec& o = plan.spec.optimizers[t.optimizer];
+    const double rate = learning_rate * o.lr_scale;
+    const double decay = o.decay ? config_.weight_decay : 0;
+    const float* gradient = gradient_.as<float>() + t.offset;
+    float* value = state_->values() + t.offset;
+    if (o.rule == "adamw") {
+      kernels::AdamWOptions options{rate,
+                                    config_.beta1,
+                                    config_.beta2,
+                                    config_.epsilon,
+                                    decay,
+                                    update,
+                                    static_cast<float>(clip_factor)};
+      kernels::AdamW(*stream_, options, t.elements, gradient, value, state_->slot(0) + t.offset,
+                     state_->slot(1) + t.offset);
+    } else if (o.rule == "sgd") {
+      kernels::Sgd(*stream_, {rate, decay, static_cast<float>(clip_factor)}, t.elements, gradient,
+                   value);
+    } else {
+      kernels::ScaleFloat(*stream_, t.elements, static_cast<float>(clip_factor),
+                          gradient_.as<float>() + t.offset);
+      std::vector<std::span<float>> slots;
+      for (int s = 0; s < t.slots; ++s) slots.emplace_back(state_->slot(s) + t.offset, t.elements);
+      *status = optimizers_[t.optimizer]->Update(
+          o, update, rate, decay, std::span<float>(value, t.elements),
+          std::span<const float>(gradient, t.elements), slots);
+      if (!status->ok()) return;
+    }
+  }
+}
+
+absl::Status StepEngine::UpdateBuffers(const StepFacts& facts) {
+  const StatePlan& plan = state_->plan();
+  if (plan.spec.statistics.empty()) return absl::OkStatus();
+  const ScalarLayout at(plan);
+  std::vector<float> values(plan.statistic_offset.back());
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(
+        std::ldexp(static_cast<double>(facts.scalars[at.statistics + static_cast<int64_t>(i)]),
+                   -kStatisticExponent));
+  }
+  std::vector<Tensor> sums, buffers;
+  for (size_t i = 0; i < plan.spec.statistics.size(); ++i) {
+    Tensor t;
+    t.data = values.data() + plan.statistic_offset[i];
+    t.shape = plan.spec.statistics[i].shape;
+    sums.push_back(t);
+  }
+  for (const OtherTensor& o : plan.others) {
+    if (!o.buffer) continue;
+    Tensor t;
+    t.data = state_->others() + o.offset;
+    t.shape = plan.spec.tensors[o.spec].shape;
+    buffers.push_back(t);
+  }
+  return buffer_model_->UpdateBuffers(sums, facts.scalars[at.weight], buffers);
+}
+
+void StepEngine::UpdateExponents(const StepFacts& facts) {
+  const ScalarLayout at(state_->plan());
+  StateScalars& s = state_->scalars;
+  for (size_t t = 0; t < exponents_.size(); ++t) {
+    s.exponent[t] = exponents_[t];
+    const bool loud = facts.scalars[at.loud + static_cast<int64_t>(t)] != 0;
+    s.quiet[t] =
+        loud || s.exponent[t] >= kFirstExponent ? 0 : static_cast<uint16_t>(s.quiet[t] + 1);
+    if (s.quiet[t] >= kQuietSteps) {
+      s.exponent[t] += kExponentStep;
+      s.quiet[t] = 0;
+    }
+  }
+}
+
+void StepEngine::FinishState() {
+  ++state_->scalars.step;
+  if (!next_cursors_.empty()) state_->scalars.cursors = next_cursors_;
+  state_->Redigest();
+  state_->marked = false;
+  Failpoint("step.after_apply", state_->scalars.step);
+  ResetSums();
+}
+
+absl::StatusOr<StepResult> StepEngine::Apply(const StepFacts& facts) {
+  StepResult result = Begin(facts);
+  Failpoint("step.before_apply", result.step);
+  result.gradient_norm = GradientNorm();
+  // As torch.nn.utils.clip_grad_norm_ defines it.
+  const double clip =
+      config_.clip > 0 ? std::min(1.0, config_.clip / (result.gradient_norm + 1e-6)) : 1.0;
+  state_->marked = true;
+  absl::Status status;
+  Update(result.learning_rate, clip, &status);
+  HF_RETURN_IF_ERROR(Annotate(status, "optimizer"));
+  HF_RETURN_IF_ERROR(Annotate(UpdateBuffers(facts), "UpdateBuffers"));
+  ++state_->scalars.updates;
+  state_->scalars.skipped_in_a_row = 0;
+  UpdateExponents(facts);
+  FinishState();
+  return result;
+}
+
+absl::StatusOr<StepResult> StepEngine::Skip(const StepFacts& facts) {
+  StepResult result = Begin(facts);
+  result.skipped = true;
+  state_->marked = true;
+  ++state_->scalars.skipped;
+  ++state_->scalars.skipped_in_a_row;
+  FinishState();
+  return result;
+}
+
+}  // namespace holdfast
