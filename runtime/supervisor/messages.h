@@ -1,24 +1,38 @@
-// What supervisor and worker tell each other over their socket pair (SOCK_SEQPACKET, one JSON object a message, at most
-// 64 KiB). The pair is file descriptor 3 of the worker. The supervisor alone writes the files in --dir; the workers report.
+// What supervisor and worker tell each other over their socket pair (SOCK_SEQPACKET, one JSON
+// object a message, at most 64 KiB). The pair is file descriptor 3 of the worker. The supervisor
+// alone writes the files in --dir; the workers report.
 //
 // Supervisor -> worker
 //   {"type":"start", "config":TOML, "slot":2, "member_id":"..", "machine":"..", "local_workers":4,
-//    "redis":{"host":"..","port":1,"user":"","password":".."}, "run":"name", "may_found":true}    first message, once
-//   {"type":"drain", "cause":"SIGINT"}            leave at a step boundary (SIGTERM to the worker does the same)
+//    "redis":{"host":"..","port":1,"user":"","password":".."}, "run":"name", "may_found":true}
+//    first message, once
+//   {"type":"drain", "cause":"SIGINT"}            leave at a step boundary (SIGTERM to the worker
+//   does the same)
 // Worker -> supervisor (every "ms" below is CLOCK_BOOTTIME)
-//   {"type":"joined", "generation":2, "world_size":4, "rank":1, "step":120, "source":"memory|checkpoint|fresh", "note":"..", "ms":..}
-//   {"type":"lost", "generation":1, "step":120, "cause":"rank 2 (worker 2): connection closed", "ms":..}     an unplanned end of a generation
-//   {"type":"first_step", "generation":2, "step":121, "ms":..}                 first step applied in a generation
-//   {"type":"step", "step":121, "loss":2.5, "digest":"16 hex", "world_size":4, "generation":2, "samples":"16 hex ledger hash",
-//    "gradient_norm":0.9, "learning_rate":0.001, "step_ms":37.1, "tokens":768, "flops":3.8e9, "skipped":false}   agreed by the next table; sent by all
+//   {"type":"joined", "generation":2, "world_size":4, "rank":1, "step":120,
+//   "source":"memory|checkpoint|fresh", "note":"..", "ms":..}
+//   {"type":"lost", "generation":1, "step":120, "cause":"rank 2 (worker 2): connection closed",
+//   "ms":..}     an unplanned end of a generation
+//   {"type":"first_step", "generation":2, "step":121, "ms":..}                 first step applied
+//   in a generation
+//   {"type":"step", "step":121, "loss":2.5, "digest":"16 hex", "world_size":4, "generation":2,
+//   "samples":"16 hex ledger hash",
+//    "gradient_norm":0.9, "learning_rate":0.001, "step_ms":37.1, "tokens":768, "flops":3.8e9,
+//    "skipped":false}   agreed by the next table; sent by all
 //   {"type":"eval", "step":250, "loss":2.1, "items":12345}
-//   {"type":"save", "phase":"begun|saved|failed", "step":250, "branch":0, "generation":2, "ms":.., "stall_ms":1.2, "write_ms":80, "bytes":123, "copies":1, "text":".."}
-//   {"type":"event", "kind":"skip|recheck|restore|checkpoint_skipped|notice|corrupt|range|store", "step":.., "text":".."}
-//   {"type":"final", "exit":0, "text":"..", "step":1000, "digest":"..", "train_loss":.., "eval_loss":.., "finished":true,
-//    "time":{"compute":s,"reduce":s,"wait":s,"checkpoint":s,"lost":s}, "wall_s":.., "steps_lost":0, "generation":3}  last message
+//   {"type":"save", "phase":"begun|saved|failed", "step":250, "branch":0, "generation":2, "ms":..,
+//   "stall_ms":1.2, "write_ms":80, "bytes":123, "copies":1, "text":".."}
+//   {"type":"event", "kind":"skip|recheck|restore|checkpoint_skipped|notice|corrupt|range|store",
+//   "step":.., "text":".."}
+//   {"type":"final", "exit":0, "text":"..", "step":1000, "digest":"..", "train_loss":..,
+//   "eval_loss":.., "finished":true,
+//    "time":{"compute":s,"reduce":s,"wait":s,"checkpoint":s,"lost":s}, "wall_s":.., "steps_lost":0,
+//    "generation":3}  last message
 // A worker that ends without "final" has crashed: the supervisor judges by its wait status.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -29,11 +43,11 @@ namespace holdfast {
 inline constexpr int kChannelFd = 3;
 inline constexpr size_t kMaxMessageBytes = 65'536;
 
-// One end of the pair. Send never blocks for longer than a second (a full pipe drops the message and counts it);
-// Send is thread-safe, Receive belongs to one thread.
+// One end of the pair. Send never blocks for longer than a second (a full pipe drops the message
+// and counts it); Send is thread-safe, Receive belongs to one thread.
 class Channel {
  public:
-  explicit Channel(int fd);          // takes ownership
+  explicit Channel(int fd);  // takes ownership
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -41,9 +55,12 @@ class Channel {
   void Send(const std::string& json);
   // The next message; kNotFound when none is there now, kUnavailable when the other side has gone.
   absl::StatusOr<std::string> Receive();
+  // Messages that could not be sent: too large, the pipe full for a second, or the other side gone.
+  int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:
   int fd_;
+  std::atomic<int64_t> dropped_{0};
 };
 
 }  // namespace holdfast

@@ -1,0 +1,273 @@
+#include "runtime/supervisor/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/status.h"
+
+namespace holdfast {
+namespace {
+
+constexpr size_t kFinalsMax = 4096;
+
+std::string Fixed(double value, int digits) {
+  char buffer[40];
+  std::snprintf(buffer, sizeof buffer, "%.*f", digits, value);
+  return buffer;
+}
+
+// JSON has no NaN: null says that there is no number.
+Json Finite(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false,
+                   Json::error_handler_t::replace);  // texts of others may not be UTF-8
+}
+
+}  // namespace
+
+int64_t IntegerOf(const Json& json, const char* key, int64_t otherwise) {
+  const auto it = json.find(key);
+  return it != json.end() && it->is_number_integer() ? it->get<int64_t>() : otherwise;
+}
+
+double NumberOf(const Json& json, const char* key, double otherwise) {
+  const auto it = json.find(key);
+  return it != json.end() && it->is_number() ? it->get<double>() : otherwise;
+}
+
+std::string TextOf(const Json& json, const char* key) {
+  const auto it = json.find(key);
+  return it != json.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
+bool FlagOf(const Json& json, const char* key) {
+  const auto it = json.find(key);
+  return it != json.end() && it->is_boolean() && it->get<bool>();
+}
+
+Report::Report(std::string dir, const Config& config, Console* console)
+    : dir_(std::move(dir)), config_(config), console_(console), started_ms_(BootMs()) {
+  live_.steps = config.steps;
+}
+
+absl::StatusOr<std::unique_ptr<Report>> Report::Open(const std::string& dir, const Config& config,
+                                                     Console* console) {
+  std::unique_ptr<Report> report(new Report(dir, config, console));
+  HF_ASSIGN_OR_RETURN(report->events_, LineFile::Open(Cat(dir, "/events.jsonl")));
+  HF_ASSIGN_OR_RETURN(report->steps_, StepLog::Open(Cat(dir, "/steps.jsonl")));
+  report->live_.step = report->steps_->last_step();
+  if (report->events_->cut_bytes() > 0) {
+    report->Event("notice", LogLevel::kInfo,
+                  "events.jsonl ended in a torn line, as a killed writer leaves it; it was cut");
+  }
+  return report;
+}
+
+void Report::Event(const std::string& kind, LogLevel level, const std::string& text, Json fields) {
+  Json json = {{"time", WallTimeText()}, {"ms", BootMs()}, {"event", kind}, {"text", text}};
+  json.update(fields);
+  events_->Append(Dump(json));
+  console_->Log(level, text);
+  live_.last_event = text.substr(0, text.find('\n'));
+}
+
+void Report::OnMessage(int slot, const Json& m) {
+  const std::string type = TextOf(m, "type");
+  if (type == "joined") return OnJoined(slot, m);
+  if (type == "lost") return OnLost(slot, m);
+  if (type == "first_step") return OnFirstStep(m);
+  if (type == "step") return OnStep(m);
+  if (type == "eval") return OnEval(m);
+  if (type == "save") return OnSave(slot, m);
+  if (type == "final") return OnFinal(slot, m);
+  if (type != "event") return;
+  const std::string kind = TextOf(m, "kind");
+  const LogLevel level = kind == "corrupt"  ? LogLevel::kError
+                         : kind == "notice" ? LogLevel::kInfo
+                                            : LogLevel::kWarning;
+  Event(kind.empty() ? "notice" : kind, level, Cat("worker ", slot, ": ", TextOf(m, "text")),
+        {{"worker", slot}, {"step", IntegerOf(m, "step", -1)}});
+}
+
+void Report::OnJoined(int slot, const Json& m) {
+  const int64_t generation = IntegerOf(m, "generation"), step = IntegerOf(m, "step");
+  const int world_size = static_cast<int>(IntegerOf(m, "world_size"));
+  recoveries_.Joined(generation, IntegerOf(m, "ms", BootMs()));
+  const bool newest = generation > generations_;
+  generations_ = std::max(generations_, generation);
+  live_.generation = generations_;
+  live_.world_size = world_size;
+  if (newest) {
+    // Restored behind what was committed: those steps are computed again.
+    if (step < live_.step && restored_generation_ < generation) steps_lost_ += live_.step - step;
+    restored_generation_ = generation;
+    live_.step = step;
+    last_step_ms_ = -1;
+  }
+  const std::string note = TextOf(m, "note");
+  Event("joined", newest ? LogLevel::kInfo : LogLevel::kDebug,
+        Cat("worker ", slot, " joined generation ", generation, " as rank ", IntegerOf(m, "rank"),
+            " of ", world_size, " at step ", step, ", state from ", TextOf(m, "source"),
+            note.empty() ? "" : ": ", note),
+        {{"worker", slot},
+         {"generation", generation},
+         {"world_size", world_size},
+         {"rank", IntegerOf(m, "rank")},
+         {"step", step},
+         {"source", TextOf(m, "source")},
+         {"note", note},
+         {"at_ms", IntegerOf(m, "ms")}});
+}
+
+void Report::OnLost(int slot, const Json& m) {
+  const int64_t generation = IntegerOf(m, "generation");
+  const std::string cause = TextOf(m, "cause");
+  recoveries_.Lost(generation, cause, IntegerOf(m, "ms", BootMs()));
+  Event("lost", LogLevel::kWarning,
+        Cat("worker ", slot, ": generation ", generation, " is lost after step ",
+            IntegerOf(m, "step"), ": ", cause),
+        {{"worker", slot},
+         {"generation", generation},
+         {"step", IntegerOf(m, "step")},
+         {"cause", cause},
+         {"at_ms", IntegerOf(m, "ms")}});
+}
+
+void Report::OnFirstStep(const Json& m) {
+  const auto done = recoveries_.FirstStep(IntegerOf(m, "generation"), IntegerOf(m, "ms", BootMs()));
+  if (!done) return;
+  Event("recovered", LogLevel::kInfo,
+        Cat("recovered in ", done->total_ms(), " ms (detect ", done->detect_ms, ", regroup ",
+            done->regroup_ms, ", first step ", done->first_step_ms, "): ", done->cause),
+        {{"generation", IntegerOf(m, "generation")},
+         {"lost_generation", done->generation},
+         {"cause", done->cause},
+         {"detect_ms", done->detect_ms},
+         {"regroup_ms", done->regroup_ms},
+         {"first_step_ms", done->first_step_ms}});
+}
+
+void Report::OnStep(const Json& m) {
+  const int64_t step = IntegerOf(m, "step", -1);
+  const std::string digest = TextOf(m, "digest");
+  if (step < 0 || digest.empty()) return;
+  const Json line = {{"step", step},
+                     {"loss", Finite(NumberOf(m, "loss", NAN))},
+                     {"state_digest", digest},
+                     {"world_size", IntegerOf(m, "world_size")},
+                     {"generation", IntegerOf(m, "generation")},
+                     {"samples", TextOf(m, "samples")}};
+  const int64_t now_ms = BootMs();
+  if (steps_->Add(step, digest, Dump(line), now_ms) == StepLog::Outcome::kDiffers &&
+      corrupt_.empty()) {
+    corrupt_ = Cat("step ", step, " was reported with the state digest ", digest, ", but ",
+                   steps_->DigestOf(step),
+                   " is on record for it: the same step must always give the same bits");
+    Event("corrupt", LogLevel::kError, corrupt_,
+          {{"step", step}, {"digest", digest}, {"on_record", steps_->DigestOf(step)}});
+    return;
+  }
+  if (step <= live_.step) return;  // another worker was first
+  live_.step = step;
+  ++steps_done_;
+  tokens_done_ += IntegerOf(m, "tokens");
+  train_loss_ = NumberOf(m, "loss", NAN);
+  final_digest_ = digest;
+  live_.loss = train_loss_;
+  if (last_step_ms_ >= 0) {
+    const double seconds = static_cast<double>(now_ms - last_step_ms_) / 1000;
+    step_seconds_ = step_seconds_ == 0 ? seconds : step_seconds_ + 0.1 * (seconds - step_seconds_);
+  }
+  last_step_ms_ = now_ms;
+  live_.tokens_per_s = Rate(NumberOf(m, "tokens"));
+  live_.seconds_left =
+      step_seconds_ > 0
+          ? static_cast<int64_t>(step_seconds_ * static_cast<double>(config_.steps - step))
+          : -1;
+  if (step % config_.log_every == 0 || step == config_.steps) LogStep(m);
+}
+
+double Report::Rate(double per_step) const {
+  return step_seconds_ > 0 ? per_step / step_seconds_ : 0;
+}
+
+void Report::LogStep(const Json& m) {
+  if (console_->live()) return;
+  char rate[32];
+  std::snprintf(rate, sizeof rate, "%.3e", NumberOf(m, "learning_rate"));
+  console_->Line(Cat("step ", live_.step, "/", config_.steps, "  loss ", Fixed(train_loss_, 4),
+                     "  lr ", rate, "  gradient norm ", Fixed(NumberOf(m, "gradient_norm"), 3),
+                     "  ", ShortNumber(live_.tokens_per_s), " tokens/s  ",
+                     ShortNumber(Rate(NumberOf(m, "flops"))), "FLOP/s  ", live_.world_size,
+                     live_.world_size == 1 ? " worker" : " workers", "  generation ",
+                     live_.generation, "  ", ShortTime(live_.seconds_left), " left",
+                     FlagOf(m, "skipped") ? "  (skipped)" : ""));
+}
+
+void Report::OnEval(const Json& m) {
+  const int64_t step = IntegerOf(m, "step");
+  if (step <= eval_step_) return;
+  eval_step_ = step;
+  eval_loss_ = NumberOf(m, "loss", NAN);
+  Event("eval", LogLevel::kInfo,
+        Cat("held-out loss after step ", step, ": ", Fixed(*eval_loss_, 4)),
+        {{"step", step}, {"loss", Finite(*eval_loss_)}, {"items", IntegerOf(m, "items")}});
+}
+
+void Report::OnSave(int slot, const Json& m) {
+  const std::string phase = TextOf(m, "phase");
+  const int64_t step = IntegerOf(m, "step");
+  Json fields = m;
+  fields.erase("type");
+  fields["worker"] = slot;
+  if (phase == "failed") {
+    Event("save", LogLevel::kWarning,
+          Cat("worker ", slot, ": saving step ", step, " failed: ", TextOf(m, "text")), fields);
+    return;
+  }
+  // Every worker says so: the first counts, the others are in events.jsonl.
+  const bool first = phase == "saved" && step > saved_reported_;
+  if (first) {
+    saved_reported_ = step;
+    live_.saved_step = step;
+  }
+  Event("save", first ? LogLevel::kInfo : LogLevel::kDebug,
+        phase == "saved"
+            ? Cat("saved step ", step, IntegerOf(m, "copies") == 1 ? " (one copy)" : "")
+            : Cat("worker ", slot, ": ", phase, " saving step ", step),
+        fields);
+}
+
+void Report::OnFinal(int slot, const Json& m) {
+  if (finals_.size() < kFinalsMax) finals_.push_back(m);
+  if (FlagOf(m, "finished")) {
+    finished_ = true;
+    if (!TextOf(m, "digest").empty()) final_digest_ = TextOf(m, "digest");
+    live_.step = std::max(live_.step, IntegerOf(m, "step"));
+  }
+  const std::string text = TextOf(m, "text");
+  Event("final", LogLevel::kDebug, Cat("worker ", slot, " ended: ", text),
+        {{"worker", slot},
+         {"exit", IntegerOf(m, "exit")},
+         {"step", IntegerOf(m, "step")},
+         {"finished", FlagOf(m, "finished")}});
+}
+
+void Report::OnFault(int slot, int64_t generation, const std::string& cause, int64_t ms,
+                     const Json& details) {
+  ++workers_lost_;
+  if (generation > 0) recoveries_.Fault(generation, cause, ms);
+  Json fields = details;
+  fields.update({{"worker", slot}, {"generation", generation}, {"at_ms", ms}});
+  Event("death", LogLevel::kError, cause, fields);
+}
+
+void Report::Tick(int64_t now_ms) {
+  steps_->Flush(now_ms, false);
+  console_->Draw(live_);
+}
+
+}  // namespace holdfast

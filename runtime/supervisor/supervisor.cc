@@ -1,0 +1,174 @@
+#include "runtime/supervisor/supervisor.h"
+
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/digest.h"
+#include "runtime/supervisor/exit_status.h"
+#include "runtime/supervisor/run_dir.h"
+#include "runtime/supervisor/supervisor_loop.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kEmbeddedStartMs = 10'000, kConnectMs = 10'000, kCleanUpMs = 3000;
+
+// The signals that the loop reads from a descriptor. SIGHUP stays ignored where it was (nohup);
+// SIGPIPE never matters.
+int BlockSignals() {
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGTSTP}) sigaddset(&set, number);
+  struct sigaction hang_up;
+  if (sigaction(SIGHUP, nullptr, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN)
+    sigaddset(&set, SIGHUP);
+  // An inherited "ignore" of SIGCHLD would reap children by itself; of SIGINT (a background job of
+  // a script) is respected.
+  signal(SIGCHLD, SIG_DFL);
+  if (sigprocmask(SIG_BLOCK, &set, nullptr) != 0) return -1;
+  return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+// Names this machine's directory for good: checkpoints say who wrote them, across restarts and
+// changes of the address.
+absl::StatusOr<std::string> MachineName(const RunDir& dir) {
+  const auto known = ReadSmallFile(dir.File("machine"), 4096);
+  if (known.ok() && known->size() > 1) return known->substr(0, known->find('\n'));
+  char host[256] = "";
+  (void)gethostname(host, sizeof host - 1);
+  const std::string name = Cat(host, "-", Hex(RandomBytes(4)));
+  HF_RETURN_IF_ERROR(WriteFileAtomically(dir.File("machine"), Cat(name, "\n")));
+  return name;
+}
+
+rendezvous::MembershipOptions ObserverOptions(const Config& config, const RedisAddress& redis,
+                                              const std::string& machine, bool embedded) {
+  rendezvous::MembershipOptions options;
+  options.redis_host = redis.host;
+  options.redis_port = redis.port;
+  options.redis_user = redis.user;
+  options.redis_password = redis.password;
+  options.run = config.run;
+  options.machine = machine;
+  options.member_id = Cat(machine, "/supervisor");
+  options.pid = getpid();
+  options.min_workers = config.min_workers;
+  options.max_workers = config.max_workers;
+  options.restore_wait_ms = config.restore_wait_ms;
+  options.rendezvous_ms = config.rendezvous_ms;
+  options.may_found = embedded;
+  return options;
+}
+
+std::string Greeting(const RunDir::Plan& plan, const RedisAddress& redis, bool embedded) {
+  const Config& c = plan.config;
+  std::string text =
+      Cat("run '", c.run, "' in ", c.dir, ": ", c.workers, c.workers == 1 ? " worker" : " workers",
+          ", Redis at ", redis.text(), embedded ? " (embedded)" : "");
+  if (!embedded) text += Cat("; other machines join with --run ", c.run);
+  if (plan.exists) {
+    text += Cat("; continues the run that has reached step ", plan.step);
+    if (plan.former_steps < c.steps)
+      text += Cat(", to ", c.steps, " steps instead of ", plan.former_steps);
+  }
+  if (c.workers > c.micro_batches) {
+    text += Cat("; more workers (", c.workers, ") than micro-batches (", c.micro_batches,
+                "): the extra ones wait as spares");
+  }
+  return text;
+}
+
+struct Prepared {
+  RunDir dir;
+  RunDir::Plan plan;
+};
+
+absl::StatusOr<Prepared> Prepare(const Config& wanted) {
+  if (!wanted.redis.empty()) {
+    const auto address = RedisFromConfig(wanted);  // a bad URL is a usage error: nothing is touched
+    if (!address.ok()) return address.status();
+  }
+  HF_ASSIGN_OR_RETURN(RunDir dir, RunDir::Open(wanted.dir));
+  HF_ASSIGN_OR_RETURN(RunDir::Plan plan, dir.Prepare(wanted));
+  return Prepared{std::move(dir), std::move(plan)};
+}
+
+absl::StatusOr<Ending> RunPrepared(Prepared& prepared, const SupervisorOptions& options,
+                                   Console& console, int signal_fd) {
+  RunDir& dir = prepared.dir;
+  const Config& config = prepared.plan.config;
+  std::unique_ptr<EmbeddedRedis> embedded;
+  RedisAddress redis;
+  if (config.redis.empty()) {
+    HF_ASSIGN_OR_RETURN(embedded, EmbeddedRedis::Start(Deadline::After(kEmbeddedStartMs)));
+    redis = embedded->address();
+  } else {
+    HF_ASSIGN_OR_RETURN(redis, RedisFromConfig(config));
+  }
+  HF_ASSIGN_OR_RETURN(const std::string machine, MachineName(dir));
+  StoreLink store(options.connect, ObserverOptions(config, redis, machine, embedded != nullptr));
+  HF_RETURN_IF_ERROR(store.Connect(Deadline::After(std::min(kConnectMs, config.rendezvous_ms))));
+  HF_RETURN_IF_ERROR(dir.Begin(config));
+  HF_ASSIGN_OR_RETURN(auto report, Report::Open(dir.path(), config, &console));
+  HF_RETURN_IF_ERROR(dir.PublishEndpoint(config, redis, embedded != nullptr));
+  report->Event("begin", LogLevel::kInfo, Greeting(prepared.plan, redis, embedded != nullptr),
+                {{"run", config.run},
+                 {"pid", getpid()},
+                 {"machine", machine},
+                 {"workers", config.workers},
+                 {"step", prepared.plan.step}});
+  Ending ending;
+  {
+    SupervisorLoop loop({&config, machine, options.program, redis, embedded.get(), &store,
+                         report.get(), &console, signal_fd});
+    ending = loop.Run();
+  }
+  const absl::Status cleaned = store.Finish(Deadline::After(kCleanUpMs));
+  if (!cleaned.ok() && embedded == nullptr) {
+    report->Event(
+        "store", LogLevel::kWarning,
+        Cat("keys of this machine stay in Redis until they expire: ", StdView(cleaned.message())));
+  }
+  embedded.reset();
+  dir.RemoveEndpoint();
+  report->Event("end", LogLevel::kDebug, ending.text, {{"exit", static_cast<int>(ending.code)}});
+  report->WriteSummary(ending.code, ending.text);
+  return ending;
+}
+
+}  // namespace
+
+ExitCode RunSupervisor(const Config& wanted, const SupervisorOptions& options) {
+  KeepStandardDescriptors();
+  Console console(options.out_fd, options.err_fd);
+  auto prepared = Prepare(wanted);
+  if (!prepared.ok()) {
+    console.Raw(Cat("holdfast run: ", StdView(prepared.status().message())));
+    return ExitCodeOf(prepared.status());
+  }
+  const RunDir::Plan& plan = prepared->plan;
+  if (plan.finished) {
+    console.Line(Cat("run '", plan.config.run, "' in ", prepared->dir.path(),
+                     " is already complete at step ", plan.step, ", state digest ", plan.digest));
+    return ExitCode::kOk;
+  }
+  const int signal_fd = BlockSignals();
+  if (signal_fd < 0) {
+    console.Raw("holdfast run: cannot receive signals (signalfd)");
+    return ExitCode::kFailed;
+  }
+  const auto ending = RunPrepared(*prepared, options, console, signal_fd);
+  close(signal_fd);
+  if (!ending.ok()) {
+    console.Raw(Cat("holdfast run: ", StdView(ending.status().message())));
+    return ExitCodeOf(ending.status());
+  }
+  console.Raw(Cat("holdfast run: ", ExitCodeText(ending->code), " (exit code ",
+                  static_cast<int>(ending->code), "): ", ending->text));
+  return ending->code;
+}
+
+}  // namespace holdfast
