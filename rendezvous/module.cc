@@ -1,2 +1,0 @@
-#include <cstdint>
-namespace holdfast { extern const int module_rendezvous; const int module_rendezvous = 0; }
