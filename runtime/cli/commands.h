@@ -1,0 +1,15 @@
+// The commands that look at a run from outside. Each prints for people (or JSON) and gives the exit
+// code.
+#pragma once
+
+#include "runtime/base/exit_code.h"
+#include "runtime/cli/flags.h"
+
+namespace holdfast {
+
+ExitCode StatusCommand(const CommandLine& line);
+ExitCode StopCommand(const CommandLine& line);
+ExitCode CheckpointListCommand(const CommandLine& line);
+ExitCode CheckpointVerifyCommand(const CommandLine& line);
+
+}  // namespace holdfast

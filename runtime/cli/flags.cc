@@ -1,0 +1,223 @@
+#include "runtime/cli/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <map>
+
+#include "runtime/base/status.h"
+#include "runtime/config/keys.h"
+#include "runtime/supervisor/line_file.h"
+#include "runtime/supervisor/redis_address.h"
+
+namespace holdfast {
+namespace {
+
+constexpr char kAbout[] =
+    "holdfast trains a model data-parallel on workers that may die, and ends in the same bits.\n"
+    "Workers that die are replaced, those that stay go on in the same processes; the same command "
+    "resumes a run.";
+
+constexpr char kRunExample[] =
+    "Precedence: flag, then --config file, then default. Ctrl-C saves and leaves; the same command "
+    "again resumes.\n"
+    "Example:\n"
+    "  holdfast run --dir my-run --data book.txt --workers 2 --steps 2000 --checkpoint-every 5m\n"
+    "On a second machine, with a Redis that both reach:\n"
+    "  holdfast run --dir my-run --data book.txt --steps 2000 --redis redis://10.0.0.1:6379 --run "
+    "book --host 10.0.0.2";
+
+// What the flags said, before types are looked at: the table of keys judges values from flags and
+// file alike.
+struct RawRun {
+  std::string config_file;
+  std::map<const Key*, std::vector<std::string>> values;
+  std::map<const Key*, bool> flags;
+};
+
+const char* TypeName(const Key& key) {
+  switch (key.type) {
+    case KeyType::kInteger:
+      return "INTEGER";
+    case KeyType::kNumber:
+      return "NUMBER";
+    case KeyType::kText:
+      return "TEXT";
+    case KeyType::kList:
+      return "PATH ...";
+    case KeyType::kMilliseconds:
+      return "TIME";
+    case KeyType::kCheckpointEvery:
+      return "STEPS|TIME";
+    case KeyType::kFlag:
+      return "";
+  }
+  return "";
+}
+
+std::string HelpText(const Key& key) {
+  static const Config defaults;
+  std::string value = ValueText(key, defaults);
+  if (value == "\"\"" || value == "[]" || key.type == KeyType::kFlag) value.clear();
+  std::string text(key.help);
+  if (!key.choices.empty()) text += Cat(": ", key.choices);
+  if (!value.empty()) text += Cat(" [", value, "]");
+  if (key.key_class != KeyClass::kFree) text += Cat(" (", ClassText(key.key_class), ")");
+  return text;
+}
+
+void AddRun(CLI::App* run, RawRun* raw) {
+  run->footer(kRunExample);
+  run->add_option("--config", raw->config_file,
+                  "TOML file with any of the keys below (micro_batches = 8)")
+      ->type_name("FILE")
+      ->group("Run");
+  for (const Key& key : Keys()) {
+    CLI::Option* option;
+    if (key.type == KeyType::kFlag) {
+      option = run->add_flag(FlagOf(key), raw->flags[&key], HelpText(key));
+    } else {
+      option =
+          run->add_option(FlagOf(key), raw->values[&key], HelpText(key))->type_name(TypeName(key));
+      // One value each, given once; lists take several.
+      if (key.type != KeyType::kList)
+        option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+    }
+    option->group(std::string(key.group));
+  }
+}
+
+absl::Status Usage(std::string_view text) { return absl::InvalidArgumentError(View(text)); }
+
+absl::Status ResolveRun(const RawRun& raw, Config* config) {
+  if (!raw.config_file.empty()) {
+    const auto text = ReadSmallFile(raw.config_file, 1 << 20);
+    if (!text.ok()) return Usage(Cat("--config: ", StdView(text.status().message())));
+    HF_RETURN_IF_ERROR(MergeToml(*text, raw.config_file, config));
+  }
+  for (const auto& [key, values] : raw.values) {
+    if (values.empty()) continue;
+    const absl::Status status = key->type == KeyType::kList
+                                    ? SetList(*key, values, config)
+                                    : SetFromText(*key, values.front(), config);
+    if (!status.ok()) return Annotate(status, FlagOf(*key));
+  }
+  for (const auto& [key, on] : raw.flags) {
+    if (on) HF_RETURN_IF_ERROR(SetFromText(*key, "true", config));
+  }
+  HF_RETURN_IF_ERROR(Validate(*config));
+  if (!config->redis.empty()) return ParseRedisUrl(config->redis).status();
+  return absl::OkStatus();
+}
+
+// CLI11 would only say that it did not expect an argument; a misspelt flag deserves the right one.
+absl::Status CheckExtras(const CLI::App& app, std::string_view command) {
+  const std::vector<std::string> extras = app.remaining();
+  if (extras.empty()) return absl::OkStatus();
+  const std::string& extra = extras.front();
+  if (extra.rfind("--", 0) != 0)
+    return Usage(Cat("'", extra, "' was not expected; see holdfast ", command, " --help"));
+  const std::string name = extra.substr(2, extra.find('=') - 2);
+  const std::string near = command == "run" ? NearestKey(name) : "";
+  const Key* key = near.empty() ? nullptr : FindKey(near);
+  return Usage(Cat("unknown flag --", name,
+                   key == nullptr ? "" : Cat("; did you mean ", FlagOf(*key), "?"),
+                   "; see holdfast ", command, " --help"));
+}
+
+void AddEndpoint(CLI::App* app, CommandLine* line) {
+  app->add_option("--dir", line->dir, "directory of the run")->type_name("DIR");
+  app->add_option("--redis", line->redis,
+                  "or: its Redis, redis://host:port (password: HOLDFAST_REDIS_PASSWORD)")
+      ->type_name("URL");
+  app->add_option("--redis-password-file", line->redis_password_file, "file with the password")
+      ->type_name("FILE");
+  app->add_option("--run", line->run, "and its name")->type_name("NAME");
+}
+
+absl::Status CheckEndpoint(const CommandLine& line) {
+  if (line.redis.empty() == line.dir.empty())
+    return Usage("name the run by --dir, or by --redis and --run");
+  if (!line.redis.empty() && line.run.empty()) return Usage("--redis needs --run");
+  if (!line.redis.empty()) return ParseRedisUrl(line.redis).status();
+  return absl::OkStatus();
+}
+
+struct Program {
+  CommandLine line;
+  RawRun raw;
+  CLI::App app{kAbout, "holdfast"};
+  CLI::App *run, *worker, *status, *stop, *checkpoint, *list, *verify;
+
+  Program() {
+    app.set_version_flag("--version", Cat("holdfast ", kVersion));
+    app.footer("holdfast COMMAND --help explains a command. Exit codes are listed in the README.");
+    app.require_subcommand(0, 1);
+    run = app.add_subcommand(
+        "run", "Train: start workers on this machine, or join a run; resumes what is there");
+    AddRun(run, &raw);
+    worker = app.add_subcommand("worker", "A worker; started by holdfast run")->group("");
+    worker->add_option("--slot", line.slot);
+    worker->add_option("--run", line.run);
+    status = app.add_subcommand("status", "Show what a run is doing");
+    AddEndpoint(status, &line);
+    status->add_flag("--json", line.json, "as JSON");
+    stop =
+        app.add_subcommand("stop", "Ask all workers of a run to save and stop at a step boundary");
+    AddEndpoint(stop, &line);
+    checkpoint = app.add_subcommand("checkpoint", "List or verify the checkpoints in a directory");
+    checkpoint->require_subcommand(1);
+    list = checkpoint->add_subcommand("list", "List the checkpoints and whether they are complete");
+    verify = checkpoint->add_subcommand("verify", "Read and check every stored byte");
+    for (CLI::App* tool : {list, verify})
+      tool->add_option("--dir", line.dir, "directory of the run")->required()->type_name("DIR");
+    list->add_flag("--json", line.json, "as JSON");
+    for (CLI::App* part : {&app, run, status, stop, list, verify}) part->allow_extras();
+  }
+};
+
+absl::StatusOr<CommandLine> Resolve(Program* program) {
+  CommandLine& line = program->line;
+  HF_RETURN_IF_ERROR(CheckExtras(program->app, ""));
+  if (program->run->parsed()) {
+    line.kind = CommandLine::Kind::kRun;
+    HF_RETURN_IF_ERROR(CheckExtras(*program->run, "run"));
+    HF_RETURN_IF_ERROR(ResolveRun(program->raw, &line.config));
+  } else if (program->worker->parsed()) {
+    line.kind = CommandLine::Kind::kWorker;
+  } else if (program->status->parsed() || program->stop->parsed()) {
+    const bool status = program->status->parsed();
+    line.kind = status ? CommandLine::Kind::kStatus : CommandLine::Kind::kStop;
+    HF_RETURN_IF_ERROR(
+        CheckExtras(status ? *program->status : *program->stop, status ? "status" : "stop"));
+    HF_RETURN_IF_ERROR(CheckEndpoint(line));
+  } else if (program->list->parsed()) {
+    line.kind = CommandLine::Kind::kCheckpointList;
+    HF_RETURN_IF_ERROR(CheckExtras(*program->list, "checkpoint list"));
+  } else if (program->verify->parsed()) {
+    line.kind = CommandLine::Kind::kCheckpointVerify;
+    HF_RETURN_IF_ERROR(CheckExtras(*program->verify, "checkpoint verify"));
+  } else {
+    return Usage(Cat("no command given\n\n", program->app.help()));
+  }
+  return line;
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments) {
+  Program program;
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
+    program.app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    program.line.printed = program.app.help();
+    return program.line;
+  } catch (const CLI::CallForVersion&) {
+    program.line.printed = Cat("holdfast ", kVersion, "\n");
+    return program.line;
+  } catch (const CLI::Error& error) {
+    return Usage(Cat(error.what(), "; see --help"));
+  }
+  return Resolve(&program);
+}
+
+}  // namespace holdfast

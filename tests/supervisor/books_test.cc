@@ -1,0 +1,134 @@
+// Line files, the step log, and the console's texts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/base/digest.h"
+#include "runtime/supervisor/console.h"
+#include "runtime/supervisor/line_file.h"
+#include "runtime/supervisor/step_log.h"
+
+namespace holdfast {
+namespace {
+
+using Outcome = StepLog::Outcome;
+using ::testing::HasSubstr;
+
+class Books : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = (std::filesystem::temp_directory_path() / "holdfast-books-XXXXXX").string();
+    dir_ = mkdtemp(path.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+  std::string Path() const { return dir_ + "/steps.jsonl"; }
+  static std::string Line(int64_t step, uint64_t digest) {
+    return Cat("{\"step\":", step, ",\"state_digest\":\"", Hex64(digest), "\"}");
+  }
+  static Outcome Add(StepLog& log, int64_t step, uint64_t digest, int64_t now_ms = 0) {
+    return log.Add(step, Hex64(digest), Line(step, digest), now_ms);
+  }
+  std::string dir_;
+};
+
+TEST_F(Books, TornTailsOfAnyLengthAreCut) {
+  for (const size_t tail : {1, 100, 4095, 4096, 4097, 20'000}) {
+    std::ofstream(Path(), std::ios::trunc) << "one\ntwo\n" << std::string(tail, 'x');
+    auto file = LineFile::Open(Path());
+    ASSERT_TRUE(file.ok());
+    EXPECT_EQ((*file)->cut_bytes(), static_cast<int64_t>(tail));
+    EXPECT_TRUE((*file)->Append("three"));
+    EXPECT_EQ(*ReadSmallFile(Path()), "one\ntwo\nthree\n");
+  }
+}
+
+TEST_F(Books, AFileOfOneTornLineBecomesEmpty) {
+  std::ofstream(Path()) << std::string(9000, 'y');
+  ASSERT_TRUE(LineFile::Open(Path()).ok());
+  EXPECT_EQ(*ReadSmallFile(Path()), "");
+}
+
+TEST_F(Books, EachStepOnceWhoeverReportsIt) {
+  auto log = StepLog::Open(Path());
+  ASSERT_TRUE(log.ok());
+  for (int64_t step = 1; step <= 50; ++step) {
+    EXPECT_EQ(Add(**log, step, 7 * step), Outcome::kWritten);
+    EXPECT_EQ(Add(**log, step, 7 * step), Outcome::kKnown);
+  }
+  EXPECT_EQ(Add(**log, 20, 1), Outcome::kDiffers);
+  EXPECT_EQ((*log)->last_step(), 50);
+  *log = nullptr;
+  auto again = StepLog::Open(Path());  // another life: resumed at 40
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(Add(**again, 41, 7 * 41), Outcome::kKnown);
+  EXPECT_EQ(Add(**again, 42, 5), Outcome::kDiffers);
+  EXPECT_EQ(Add(**again, 51, 7 * 51), Outcome::kWritten);
+  int lines = 0;
+  ForEachLine(Path(), [&](std::string_view) { ++lines; });
+  EXPECT_EQ(lines, 51);
+}
+
+TEST_F(Books, AMissingStepIsWaitedForAndThenGivenUp) {
+  auto log = StepLog::Open(Path());
+  ASSERT_TRUE(log.ok());
+  Add(**log, 1, 1);
+  EXPECT_EQ(Add(**log, 3, 3, 100), Outcome::kHeld);
+  EXPECT_EQ(Add(**log, 3, 4, 100), Outcome::kDiffers);
+  EXPECT_EQ((*log)->last_step(), 1);
+  EXPECT_EQ(Add(**log, 2, 2, 200), Outcome::kWritten);  // came from another worker: order is kept
+  EXPECT_EQ((*log)->last_step(), 3);
+  EXPECT_EQ(Add(**log, 6, 6, 300), Outcome::kHeld);
+  (*log)->Flush(400, false);
+  EXPECT_EQ((*log)->last_step(), 3);
+  (*log)->Flush(10'000, false);
+  EXPECT_EQ((*log)->last_step(), 6);
+  EXPECT_EQ((*log)->missing(), 2);
+}
+
+TEST_F(Books, FilesAreReplacedWhole) {
+  ASSERT_TRUE(WriteFileAtomically(dir_ + "/f", "old").ok());
+  ASSERT_TRUE(WriteFileAtomically(dir_ + "/f", "new", 0600).ok());
+  EXPECT_EQ(*ReadSmallFile(dir_ + "/f"), "new");
+  EXPECT_FALSE(std::filesystem::exists(dir_ + "/f.new"));
+  EXPECT_FALSE(WriteFileAtomically(dir_ + "/no/f", "x").ok());
+}
+
+TEST(Console, TheLiveViewFitsAnyWidth) {
+  LiveStatus status;
+  status.step = 450;
+  status.steps = 1000;
+  status.loss = 2.3141;
+  status.tokens_per_s = 41'234;
+  status.world_size = 3;
+  status.generation = 2;
+  status.saved_step = 400;
+  status.seconds_left = 130;
+  status.last_event = "worker 2 joined";
+  for (int width = 1; width < 250; ++width) {
+    const std::string text = LiveText(status, width);
+    const size_t newline = text.find('\n');
+    ASSERT_NE(newline, std::string::npos);
+    EXPECT_LE(newline, static_cast<size_t>(width));
+    EXPECT_LE(text.size() - newline - 1, static_cast<size_t>(width));
+  }
+  const std::string wide = LiveText(status, 200);
+  for (const char* part : {"45%", "450/1000", "2.3141", "41.2k tokens/s", "3 workers",
+                           "generation 2", "2m 10s left", "saved: step 400", "worker 2 joined"}) {
+    EXPECT_THAT(wide, HasSubstr(part));
+  }
+}
+
+TEST(Console, ShortTexts) {
+  EXPECT_EQ(ShortNumber(0), "0");
+  EXPECT_EQ(ShortNumber(999), "999");
+  EXPECT_EQ(ShortNumber(3.8e9), "3.8G");
+  EXPECT_EQ(ShortTime(-1), "?");
+  EXPECT_EQ(ShortTime(59), "59s");
+  EXPECT_EQ(ShortTime(7300), "2h 1m");
+  EXPECT_EQ(ShortTime(200'000), "2d 7h");
+}
+
+}  // namespace
+}  // namespace holdfast

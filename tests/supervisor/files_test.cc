@@ -1,0 +1,186 @@
+// What lies in --dir, two runs in one directory, finished and continued runs, changed settings
+// (K03; fault 80).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/config/config.h"
+#include "runtime/supervisor/line_file.h"
+#include "tests/supervisor/driver.h"
+
+namespace holdfast {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(Files, EveryLogHoldsWhatItPromises) {
+  Driver d;
+  ASSERT_EQ(d.Run("", ""), 0) << d.Output();
+  const auto steps = d.Lines("steps.jsonl");
+  ASSERT_EQ(steps.size(), 60u);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i]["step"], i + 1);
+    for (const char* key : {"loss", "state_digest", "world_size", "generation", "samples"})
+      EXPECT_TRUE(steps[i].contains(key)) << key;
+  }
+  const auto summary = d.Summary();
+  for (const char* key :
+       {"final_step", "state_digest", "train_loss", "eval_loss", "generations", "workers_lost",
+        "steps_lost", "wall_s", "tokens_per_s", "recoveries", "time", "parallel_efficiency"}) {
+    EXPECT_TRUE(summary.contains(key)) << key;
+  }
+  EXPECT_EQ(summary["time"]["compute"], 6.0);
+  EXPECT_DOUBLE_EQ(summary["parallel_efficiency"].get<double>(), 0.6);
+  const auto text = ReadSmallFile(d.RunPath("config.toml"));
+  ASSERT_TRUE(text.ok());
+  const auto config = ConfigFromToml(*text, "config.toml");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->steps, 60);
+  EXPECT_EQ(config->run, "run");
+  EXPECT_THAT(d.Printed(),
+              AllOf(HasSubstr("step 20/60"), HasSubstr("step 60/60"), HasSubstr("tokens/s"),
+                    HasSubstr("FLOP/s"), HasSubstr("gradient norm"), HasSubstr("lr "),
+                    HasSubstr("generation")));
+  EXPECT_EQ(d.Events("begin").size(), 1u);
+}
+
+TEST(Files, TheSecretIsPrivateAndInNoOtherFile) {
+  Driver d;
+  d.Start("steps = 100000", "");
+  ASSERT_TRUE(Driver::Until([&] { return d.Lines("steps.jsonl").size() > 2; }));
+  struct stat info;
+  ASSERT_EQ(stat(d.RunPath("redis.secret").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  const auto secret = ReadSmallFile(d.RunPath("redis.secret"));
+  ASSERT_TRUE(secret.ok());
+  ASSERT_GE(secret->size(), 32u);
+  for (const char* name : {"run.json", "config.toml", "events.jsonl"}) {
+    EXPECT_THAT(*ReadSmallFile(d.RunPath(name)), Not(HasSubstr(*secret))) << name;
+  }
+  for (const pid_t child : Driver::ChildrenOf(d.pid())) {
+    for (const char* name : {"/cmdline", "/environ"}) {
+      const auto text = ReadSmallFile("/proc/" + std::to_string(child) + name);
+      if (text.ok()) EXPECT_THAT(*text, Not(HasSubstr(*secret)));
+    }
+  }
+  EXPECT_THAT(d.Output(), Not(HasSubstr(*secret)));
+  d.Signal(SIGTERM);
+  EXPECT_EQ(d.Wait(), 10);
+}
+
+TEST(Files, TwoRunsInOneDirectory) {
+  Driver d;
+  d.Start("steps = 100000", "");
+  ASSERT_TRUE(Driver::Until([&] { return d.Lines("steps.jsonl").size() > 2; }));
+  const pid_t first = d.pid();
+  Driver other;
+  other.Start("dir = \"" + d.dir() + "/run\"\n", "");
+  // A second `dir` line is a duplicate key: write the file anew instead.
+  EXPECT_EQ(other.Wait(), 2);
+  std::ofstream(other.dir() + "/wanted.toml") << "dir = \"" << d.dir() << "/run\"\ndata = \"x\"\n";
+  const pid_t pid = fork();
+  if (pid == 0) {
+    (void)!freopen((other.dir() + "/err").c_str(), "w", stderr);
+    execl(DRIVER, "supervisor_driver", (other.dir() + "/wanted.toml").c_str(), FAKE_WORKER,
+          nullptr);
+    _exit(126);
+  }
+  int status = 0;
+  ASSERT_TRUE(Driver::Until([&] { return waitpid(pid, &status, WNOHANG) == pid; }, 10));
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+  EXPECT_THAT(other.Output(), AllOf(HasSubstr("in use by process " + std::to_string(first)),
+                                    HasSubstr("holdfast stop")));
+  d.Signal(SIGTERM);
+  EXPECT_EQ(d.Wait(), 10);
+}
+
+TEST(Files, AFinishedRunSaysSoAndTouchesNothing) {
+  Driver d;
+  ASSERT_EQ(d.Run("", ""), 0);
+  const auto before = ReadSmallFile(d.RunPath("events.jsonl"));
+  ASSERT_EQ(d.Run("", "", 5), 0);
+  EXPECT_THAT(d.Printed(), AllOf(HasSubstr("already complete at step 60"),
+                                 HasSubstr(d.Summary()["state_digest"].get<std::string>())));
+  EXPECT_EQ(*before, *ReadSmallFile(d.RunPath("events.jsonl")));
+}
+
+TEST(Files, StepsMayBeRaisedAndNotLowered) {
+  Driver d;
+  ASSERT_EQ(d.Run("steps = 40", ""), 0);
+  ASSERT_EQ(d.Run("steps = 30", "", 5), 4);
+  EXPECT_THAT(d.Output(), AllOf(HasSubstr("--steps 30"), HasSubstr("40")));
+  ASSERT_EQ(d.Run("steps = 70", ""), 0);
+  EXPECT_THAT(d.Output(), HasSubstr("reached step 40, to 70 steps instead of 40"));
+  EXPECT_EQ(d.Lines("steps.jsonl").size(), 70u);
+}
+
+TEST(Files, OtherSettingsAreRefusedNamingKeyOldAndNew) {
+  Driver d;
+  ASSERT_EQ(d.Run("", ""), 0);
+  ASSERT_EQ(d.Run("seed = 5", "", 5), 4);
+  EXPECT_THAT(d.Output(), AllOf(HasSubstr("seed was 1 and is now 5"), HasSubstr("--fresh")));
+  ASSERT_EQ(d.Run("learning_rate = 0.5", "", 5), 4);
+  EXPECT_THAT(d.Output(), HasSubstr("learning_rate was 0.001 and is now 0.5"));
+  ASSERT_EQ(d.Run("workers = 1\nkeep = 7\nthreads = 2", "", 5), 0);  // free keys
+}
+
+TEST(Files, FreshSetsTheOldRunAside) {
+  Driver d;
+  ASSERT_EQ(d.Run("", ""), 0);
+  ASSERT_EQ(d.Run("seed = 5\nfresh = true", ""), 0) << d.Output();
+  EXPECT_TRUE(std::filesystem::exists(d.RunPath("old-1/steps.jsonl")));
+  EXPECT_TRUE(std::filesystem::exists(d.RunPath("old-1/config.toml")));
+  ASSERT_EQ(d.Run("seed = 5", "", 5), 0);  // fresh is not remembered
+  EXPECT_FALSE(std::filesystem::exists(d.RunPath("old-2")));
+}
+
+TEST(Files, CheckpointsWithoutAConfigurationAreRefused) {
+  Driver d;
+  std::filesystem::create_directories(d.RunPath("slots/0/store"));
+  ASSERT_EQ(d.Run("", "", 5), 4);
+  EXPECT_THAT(d.Output(), HasSubstr("config.toml"));
+}
+
+TEST(Files, ATornLastLineIsCut) {
+  Driver d;
+  ASSERT_EQ(d.Run("steps = 30", ""), 0);
+  std::ofstream(d.RunPath("steps.jsonl"), std::ios::app) << "{\"step\":31,\"loss\":0.";
+  std::ofstream(d.RunPath("events.jsonl"), std::ios::app) << "{\"time\":";
+  ASSERT_EQ(d.Run("steps = 50", ""), 0) << d.Output();
+  const auto lines = d.Lines("steps.jsonl");
+  ASSERT_EQ(lines.size(), 50u);
+  EXPECT_EQ(lines[30]["step"], 31);
+}
+
+TEST(Files, NoRedisServerIsSaidAndNothingIsWritten) {
+  Driver d;
+  d.Start("", "", [] { setenv("PATH", "/nonexistent", 1); });
+  ASSERT_EQ(d.Wait(10), 5);
+  EXPECT_THAT(d.Output(), AllOf(HasSubstr("redis-server"), HasSubstr("apt-get install")));
+  EXPECT_FALSE(std::filesystem::exists(d.RunPath("config.toml")));
+}
+
+TEST(Files, RedisThatIsNotThere) {
+  Driver d;
+  ASSERT_EQ(d.Run("redis = \"redis://127.0.0.1:1\"\nrendezvous_ms = 2500", "", 30), 5);
+  EXPECT_THAT(d.Output(), HasSubstr("127.0.0.1:1"));
+  EXPECT_FALSE(std::filesystem::exists(d.RunPath("config.toml")));
+}
+
+TEST(Files, APasswordInTheUrlIsRefused) {
+  Driver d;
+  ASSERT_EQ(d.Run("redis = \"redis://:secret@127.0.0.1:1\"", "", 5), 2);
+  EXPECT_THAT(d.Output(), AllOf(HasSubstr("HOLDFAST_REDIS_PASSWORD"), Not(HasSubstr(":secret@"))));
+  EXPECT_FALSE(std::filesystem::exists(d.dir() + "/run"));
+}
+
+}  // namespace
+}  // namespace holdfast
