@@ -44,6 +44,19 @@ class Build {
   }
 
   absl::StatusOr<std::vector<LinkSeed>> Run() {
+    const absl::Status status = Connect();
+    if (!status.ok()) {
+      SayWhy(status);
+      return status;
+    }
+    std::vector<LinkSeed> seeds;
+    for (LinkSeed& link : links_) {
+      if (link.fd.valid()) seeds.push_back(std::move(link));
+    }
+    return seeds;
+  }
+
+  absl::Status Connect() {
     HF_RETURN_IF_ERROR(MakeDialers());
     while (!Complete()) {
       if (cancel_ != nullptr && cancel_->load())
@@ -55,13 +68,10 @@ class Build {
       }
       HF_RETURN_IF_ERROR(Turn());
     }
-    std::vector<LinkSeed> seeds;
-    for (LinkSeed& link : links_) {
-      if (link.fd.valid()) seeds.push_back(std::move(link));
-    }
-    return seeds;
+    return absl::OkStatus();
   }
 
+  // Ranks without a link now. Who was linked and gave up with a reason was reached.
   std::vector<int> Unreached() const {
     std::vector<int> ranks;
     for (int r = 0; r < static_cast<int>(links_.size()); ++r) {
@@ -80,6 +90,17 @@ class Build {
       dialers_.emplace_back(group_, to, *address);
     }
     return absl::OkStatus();
+  }
+
+  // The members that are linked already learn why this build ends, so that they name the right one.
+  void SayWhy(const absl::Status& status) {
+    const std::vector<int> missing = Unreached();
+    const Goodbye goodbye{missing.empty() ? -1 : missing[0], group_.rank,
+                          std::string(status.message())};
+    for (const LinkSeed& link : links_) {
+      if (link.fd.valid())
+        SendWhole(link.fd.get(), EncodeGoodbye(goodbye, group_.nonce, link.send_key));
+    }
   }
 
   bool Complete() const { return Unreached().empty(); }
@@ -111,12 +132,7 @@ class Build {
     for (size_t i = 0; i < dialers_.size(); ++i)
       HF_RETURN_IF_ERROR(OnDialer(&dialers_[i], polled[i + 1].revents, now));
     for (size_t r = 0; r < links_.size(); ++r) {
-      if (links_[r].fd.valid() && polled[first_link + r].revents != 0) {
-        const std::string peer = Cat("rank ", r, " (", links_[r].address, ")");
-        links_[r].fd.Reset();
-        return absl::AbortedError(
-            Cat(peer, " closed its connection during the build of generation ", group_.generation));
-      }
+      if (links_[r].fd.valid() && polled[first_link + r].revents != 0) return OnClosed(&links_[r]);
     }
     if (polled[0].revents != 0) {
       for (LinkSeed& seed : acceptor_->TakeSeats()) {
@@ -125,6 +141,21 @@ class Build {
       }
     }
     return absl::OkStatus();
+  }
+
+  // A peer that gave up says why; one that did not is dead.
+  absl::Status OnClosed(LinkSeed* link) {
+    const std::string peer = Cat("rank ", link->rank, " (", link->address, ")");
+    char tail[4 * kGoodbyeFrameBytes];
+    const ssize_t n = recv(link->fd.get(), tail, sizeof tail, MSG_PEEK | MSG_DONTWAIT);
+    Goodbye goodbye;
+    if (n > 0 &&
+        FindGoodbye({tail, static_cast<size_t>(n)}, group_.nonce, link->receive_key, &goodbye)) {
+      return absl::AbortedError(Cat(goodbye.text, " (said by ", peer, ")"));
+    }
+    link->fd.Reset();
+    return absl::AbortedError(
+        Cat(peer, " closed its connection during the build of generation ", group_.generation));
   }
 
   absl::Status OnDialer(Dialer* dialer, short revents, int64_t now_ms) {
