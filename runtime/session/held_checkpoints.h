@@ -4,14 +4,13 @@
 #pragma once
 
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "rendezvous/membership.h"
-#include "storage/checkpoint_store.h"
+#include "storage/catalog.h"
 
 namespace holdfast {
 
@@ -19,7 +18,8 @@ class HeldCheckpoints {
  public:
   // own: this worker's store. Slots >= local_workers are shared out among the workers: slot s is
   // read by worker s % local_workers.
-  static absl::StatusOr<std::unique_ptr<HeldCheckpoints>> Open(const std::string& dir, int slot,
+  static absl::StatusOr<std::unique_ptr<HeldCheckpoints>> Open(const std::string& dir,
+                                                               const std::string& run, int slot,
                                                                int local_workers,
                                                                storage::SlotStore* own);
   ~HeldCheckpoints();
@@ -37,15 +37,14 @@ class HeldCheckpoints {
   absl::Status Read(const storage::CheckpointId& id, const storage::ChunkGrid& grid,
                     int64_t ordinal, std::span<uint32_t> out) const;
   // Not offered any more.
-  void MarkBad(const storage::CheckpointId& id) { bad_.insert(id); }
+  void MarkBad(const storage::CheckpointId& id, std::string_view why) { catalog_.MarkBad(id, why); }
 
  private:
-  HeldCheckpoints() = default;
-  std::vector<const storage::SlotStore*> stores_;  // own first
+  explicit HeldCheckpoints(storage::CatalogOptions options) : catalog_(std::move(options)) {}
   std::vector<std::unique_ptr<storage::SlotStore>> orphans_;
   std::vector<std::string> scratch_;
+  storage::Catalog catalog_;  // after the stores: it reads them
   std::vector<storage::Manifest> manifests_;
-  std::set<storage::CheckpointId> bad_;
   int64_t progress_ = 0;
   uint32_t newest_branch_ = 0;
 };

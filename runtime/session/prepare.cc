@@ -8,6 +8,7 @@
 #include "runtime/base/digest.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
+#include "runtime/models/model_spec.h"
 #include "runtime/session/session.h"
 
 namespace holdfast {
@@ -75,6 +76,7 @@ absl::Status Session::Prepare() {
   exit_ = ExitCode::kUsage;
   HF_ASSIGN_OR_RETURN(const auto model, trainer_.model(start_.toml));
   HF_ASSIGN_OR_RETURN(const ModelSpec spec, model->Describe());
+  HF_RETURN_IF_ERROR(ValidateModelSpec(spec));
   HF_ASSIGN_OR_RETURN(const StatePlan plan, MakePlan(spec, [&](const std::string& rule) {
                         if (rule == "adamw") return 2;
                         if (rule == "sgd") return 0;
@@ -119,8 +121,8 @@ absl::Status Session::PrepareStores() {
   storage::StoreOptions options;
   options.run = start_.run;
   HF_ASSIGN_OR_RETURN(store_, storage::SlotStore::Open(path, options));
-  HF_ASSIGN_OR_RETURN(
-      held_, HeldCheckpoints::Open(config_.dir, start_.slot, start_.local_workers, store_.get()));
+  HF_ASSIGN_OR_RETURN(held_, HeldCheckpoints::Open(config_.dir, start_.run, start_.slot,
+                                                   start_.local_workers, store_.get()));
   saver_ = std::make_unique<Saver>(store_.get(), config_.keep);
   marks_ = std::make_unique<StoreMarks>(store_.get());
   last_save_ms_ = BootMs();

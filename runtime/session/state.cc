@@ -6,7 +6,7 @@
 #include "runtime/base/bytes.h"
 #include "runtime/base/digest.h"
 #include "runtime/base/status.h"
-#include "runtime/models/init.h"
+#include "runtime/models/model_spec.h"
 
 namespace holdfast {
 
@@ -78,8 +78,10 @@ absl::StatusOr<std::unique_ptr<State>> State::Allocate(const StatePlan& plan) {
 
 absl::Status State::Initialise(uint64_t seed, int64_t streams) {
   marked = true;
+  const auto stream = kernels::CpuDevice().NewStream();
+  const auto stream = kernels::CpuDevice().NewStream();
   auto fill = [&](const TensorSpec& spec, float* to, int64_t elements) {
-    return InitTensor(spec, seed, std::span<float>(to, elements));
+    return InitializeTensor(*stream, spec, seed, 0, elements, to);
   };
   for (const TrainedTensor& t : plan_.trained) {
     HF_RETURN_IF_ERROR(fill(plan_.spec.tensors[t.spec], values() + t.offset, t.elements));

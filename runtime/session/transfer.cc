@@ -104,7 +104,7 @@ absl::Status Transfer::ReadOwn(HeldCheckpoints& held, const storage::CheckpointI
       const absl::Status read =
           held.Read(id, state_.grid(), ordinal, std::span<uint32_t>(to, c.words));
       if (read.ok()) continue;
-      held.MarkBad(id);
+      held.MarkBad(id, StdView(read.message()));
       const absl::Status bad = absl::DataLossError(
           Cat("checkpoint of step ", id.step, " skipped: ", StdView(read.message())));
       comm_.Abort(bad);
@@ -144,7 +144,8 @@ absl::Status Transfer::FromCheckpoint(HeldCheckpoints& held) {
   HF_RETURN_IF_ERROR(Scalars(manifest_root, &scalars));
   const absl::Status whole = CheckAndClear(scalars);
   if (!whole.ok())
-    held.MarkBad(id);  // chunks that verify but do not make the state: never try this one again
+    held.MarkBad(id, StdView(whole.message()));  // chunks that verify but do not make the state:
+                                                 // never try this one again
   return whole;
 }
 
