@@ -79,7 +79,6 @@ absl::StatusOr<std::unique_ptr<State>> State::Allocate(const StatePlan& plan) {
 absl::Status State::Initialise(uint64_t seed, int64_t streams) {
   marked = true;
   const auto stream = kernels::CpuDevice().NewStream();
-  const auto stream = kernels::CpuDevice().NewStream();
   auto fill = [&](const TensorSpec& spec, float* to, int64_t elements) {
     return InitializeTensor(*stream, spec, seed, 0, elements, to);
   };
