@@ -206,7 +206,7 @@ void SupervisorLoop::OnEnded(Slot& slot, const ChildChange& change) {
   } else {
     OnCrash(slot, change);
   }
-  if (refound_ && !Busy() && !draining_) {
+  if (refound_ && !Busy() && !draining_ && !parts_.report->finished()) {
     refound_ = false;
     const int64_t now_ms = BootMs();
     for (auto& [number, entry] : slots_) entry.start_at_ms = now_ms;

@@ -106,7 +106,11 @@ void SupervisorLoop::OnMessage(WorkerChild& child, const Json& message) {
 }
 
 void SupervisorLoop::OnSignal(int number) {
-  if (number == SIGCHLD) return;  // children are polled after every wake-up
+  if (number == SIGCHLD) {
+    // Workers are polled after every wake-up; Redis first, as its death explains theirs.
+    if (forced_ == nullptr) CheckRedis();
+    return;
+  }
   if (number == SIGTSTP) return Suspend();
   const std::string name = SignalName(number);
   if (!draining_) {

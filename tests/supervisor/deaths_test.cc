@@ -16,7 +16,7 @@ using ::testing::Not;
 TEST(Deaths, ACrashIsCertifiedRestartedAndAccountedFor) {
   Driver d;
   ASSERT_EQ(d.Run("", "1:1:segv@20"), 0) << d.Output();
-  EXPECT_THAT(d.Output(), AllOf(HasSubstr("worker 1 (rank 1, pid "), HasSubstr("after step 20"),
+  EXPECT_THAT(d.Output(), AllOf(HasSubstr("worker 1 (rank 1, pid "), HasSubstr("after step 19"),
                                 HasSubstr("SIGSEGV")));
   const auto summary = d.Summary();
   EXPECT_EQ(summary["final_step"], 60);
@@ -136,14 +136,14 @@ TEST(Deaths, AnotherDigestThanInAnEarlierLifeEndsTheRun) {
 
 TEST(Deaths, TheEmbeddedRedisIsStartedAgainWhenItDies) {
   Driver d;
-  d.Start("steps = 2000", "*:1:final6@100");  // as workers do that find the store emptied
+  d.Start("steps = 600", "*:1:final6@200");  // as workers do that find the store emptied
   ASSERT_TRUE(Driver::Until([&] { return d.Lines("steps.jsonl").size() > 5; })) << d.Output();
   for (const pid_t child : Driver::ChildrenOf(d.pid())) {
     if (child != d.PidOfSlot(0) && child != d.PidOfSlot(1)) kill(child, SIGKILL);
   }
   ASSERT_EQ(d.Wait(), 0) << d.Output();
   EXPECT_THAT(d.Output(), HasSubstr("the embedded Redis ended (SIGKILL)"));
-  EXPECT_EQ(d.Events("start").size(), 4u);
+  EXPECT_EQ(d.Events("start").size(), 4u) << d.Output();
 }
 
 }  // namespace

@@ -19,7 +19,9 @@ TEST(RestartPolicy, FirstAtOnceThenGrowingUpToTenSeconds) {
     ASSERT_EQ(v.kind, Kind::kRestart);
     EXPECT_GT(v.at_ms - 1000, before);
     before = v.at_ms - 1000;
-    if (i == 0) EXPECT_EQ(before, 0);
+    if (i == 0) {
+      EXPECT_EQ(before, 0);
+    }
     ++generation;
   }
   EXPECT_LE(before, 10'000);
