@@ -129,6 +129,8 @@ class SlotStore {
   virtual absl::StatusOr<std::vector<Manifest>> Manifests()
       const = 0;  // oldest first by (branch, step, generation); damaged ones are logged and left
                   // out
+  // Every id of which anything lies here, with or without manifest, in order.
+  virtual absl::StatusOr<std::vector<CheckpointId>> Ids() const = 0;
   // Chunk ordinals of `id` that lie in this store (keys only, not verified), as half-open ranges.
   virtual absl::StatusOr<std::vector<std::pair<int64_t, int64_t>>> Held(
       const CheckpointId& id) const = 0;

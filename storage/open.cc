@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "absl/strings/numbers.h"
@@ -47,11 +48,23 @@ absl::Status KeepTableFiles(const StorePaths& paths) {
   return absl::OkStatus();
 }
 
+// What a file is checked against before it is taken back.
+struct Adoption {
+  Rocks& rocks;
+  uint64_t run_hash;
+  // Checkpoints up to this one are either in the database or were pruned from it.
+  std::optional<CheckpointId> pruned_up_to;
+};
+
 // What one value is and whether it is whole. `known` when the database has it, or something later.
-absl::Status CheckValue(const Rocks& rocks, const Contents& contents, uint64_t run_hash,
-                        std::string_view key, std::string_view value, bool* known,
-                        rocksdb::ColumnFamilyHandle** family) {
+absl::Status CheckValue(const Adoption& adoption, const Contents& contents, std::string_view key,
+                        std::string_view value, bool* known, rocksdb::ColumnFamilyHandle** family) {
+  Rocks& rocks = adoption.rocks;
+  const uint64_t run_hash = adoption.run_hash;
   const std::string_view magic = value.substr(0, 4);
+  const auto pruned = [&](const CheckpointId& id) {
+    return adoption.pruned_up_to && !Later(id, *adoption.pruned_up_to);
+  };
   const auto held = [&](const CheckpointId& id) {
     const auto it = contents.checkpoints.find(id);
     return it == contents.checkpoints.end() ? HeldCheckpoint() : it->second;
@@ -66,6 +79,7 @@ absl::Status CheckValue(const Rocks& rocks, const Contents& contents, uint64_t r
       return misplaced;
     }
     if (chunk.header.run_hash != run_hash) return foreign;
+    *known = pruned(parts.id);
     for (const HeldFile& file : held(parts.id).files) {
       if (file.owner == parts.owner && file.first <= parts.ordinal && parts.ordinal < file.last) {
         *known = true;
@@ -77,13 +91,14 @@ absl::Status CheckValue(const Rocks& rocks, const Contents& contents, uint64_t r
     if (key != ShardKey(record.id, record.owner)) return misplaced;
     if (record.run_hash != run_hash) return foreign;
     const std::vector<int64_t> shards = held(record.id).shards;
-    *known = std::find(shards.begin(), shards.end(), record.owner) != shards.end();
+    *known =
+        pruned(record.id) || std::find(shards.begin(), shards.end(), record.owner) != shards.end();
     *family = rocks.meta;
   } else if (magic == kManifestMagic) {
     HF_ASSIGN_OR_RETURN(const Manifest manifest, Manifest::FromBytes(value));
     if (key != ManifestKey(manifest.id)) return misplaced;
     if (Hash64(manifest.run) != run_hash) return foreign;
-    *known = held(manifest.id).manifest;
+    *known = pruned(manifest.id) || held(manifest.id).manifest;
     *family = rocks.meta;
   } else {
     std::string name;
@@ -100,9 +115,9 @@ absl::Status CheckValue(const Rocks& rocks, const Contents& contents, uint64_t r
 
 // Takes the table file `path` into the database when everything in it verifies. OK with *taken
 // false: the database has its contents already.
-absl::Status AdoptFile(Rocks& rocks, const std::string& path, uint64_t run_hash, bool* taken) {
+absl::Status AdoptFile(const Adoption& adoption, const std::string& path, bool* taken) {
   *taken = false;
-  const Contents contents = ListContents(rocks);
+  const Contents contents = ListContents(adoption.rocks);
   rocksdb::SstFileReader reader(TableOptions());
   HF_RETURN_IF_ERROR(FromRocks(reader.Open(path), "reading"));
   rocksdb::ColumnFamilyHandle* family = nullptr;
@@ -111,7 +126,7 @@ absl::Status AdoptFile(Rocks& rocks, const std::string& path, uint64_t run_hash,
     for (it->SeekToFirst(); it->Valid(); it->Next()) {
       bool known = false;
       rocksdb::ColumnFamilyHandle* own = nullptr;
-      HF_RETURN_IF_ERROR(CheckValue(rocks, contents, run_hash, FromSlice(it->key()),
+      HF_RETURN_IF_ERROR(CheckValue(adoption, contents, FromSlice(it->key()),
                                     FromSlice(it->value()), &known, &own));
       if (known) return absl::OkStatus();
       if (family != nullptr && own != family)
@@ -123,7 +138,7 @@ absl::Status AdoptFile(Rocks& rocks, const std::string& path, uint64_t run_hash,
   if (family == nullptr) return absl::DataLossError("it is empty");
   rocksdb::ExternalSstFileInfo info;
   info.file_path = path;
-  HF_RETURN_IF_ERROR(Ingest(rocks, {{family, {info}}}));
+  HF_RETURN_IF_ERROR(Ingest(adoption.rocks, {{family, {info}}}));
   *taken = true;
   return absl::OkStatus();
 }
@@ -134,12 +149,19 @@ absl::Status TakeBack(Rocks& rocks, const StorePaths& paths, uint64_t run_hash, 
   std::vector<rocksdb::LiveFileMetaData> live;
   rocks.db->GetLiveFilesMetaData(&live);
   std::set<uint64_t> inodes;
+  Adoption adoption{rocks, run_hash, std::nullopt};
+  if (aside.empty()) adoption.pruned_up_to = NewestManifest(ListContents(rocks));
   for (const rocksdb::LiveFileMetaData& file : live) inodes.insert(Inode(paths.Db() + file.name));
-  for (const std::string& name : TableFilesIn(paths.AtOpen())) {
+  // In the order of their numbers, which is that of their writing: when this is cut short, what
+  // remains is the newer.
+  std::vector<std::string> names = TableFilesIn(paths.AtOpen());
+  std::stable_sort(names.begin(), names.end(),
+                   [](const std::string& a, const std::string& b) { return a.size() < b.size(); });
+  for (const std::string& name : names) {
     const std::string path = paths.AtOpen() + "/" + name;
     if (inodes.count(Inode(path)) == 0) {
       bool taken = false;
-      const absl::Status status = AdoptFile(rocks, path, run_hash, &taken);
+      const absl::Status status = AdoptFile(adoption, path, &taken);
       if (taken) {
         LogWarning(paths.root, ": ", name, " was not listed in RocksDB's manifest; all in it",
                    " verified and it was taken back");
@@ -165,6 +187,19 @@ absl::Status TakeBack(Rocks& rocks, const StorePaths& paths, uint64_t run_hash, 
   return absl::OkStatus();
 }
 
+// An empty database under its final name only when it is whole: a kill in between leaves db.new, in
+// which nothing is.
+absl::StatusOr<std::unique_ptr<Rocks>> CreateDatabase(const StorePaths& paths) {
+  const std::string unfinished = paths.Db() + ".new";
+  HF_RETURN_IF_ERROR(RemoveAll(unfinished));
+  HF_RETURN_IF_ERROR(OpenRocks(unfinished, OpenMode::kCreate).status());
+  if (rename(unfinished.c_str(), paths.Db().c_str()) != 0) {
+    return ErrnoStatus(errno, "rename to", paths.Db());
+  }
+  HF_RETURN_IF_ERROR(SyncDir(paths.root));
+  return OpenRocks(paths.Db(), OpenMode::kStrict);
+}
+
 // The last rung: the database's own manifest is unusable. Table files carry all that is needed.
 absl::StatusOr<std::unique_ptr<Rocks>> Rebuild(const StorePaths& paths, uint64_t run_hash) {
   const std::string aside = paths.NextAside();
@@ -174,9 +209,52 @@ absl::StatusOr<std::unique_ptr<Rocks>> Rebuild(const StorePaths& paths, uint64_t
     return ErrnoStatus(errno, "move aside", paths.Db());
   }
   HF_RETURN_IF_ERROR(SyncDir(paths.root));
-  HF_ASSIGN_OR_RETURN(std::unique_ptr<Rocks> rocks, OpenRocks(paths.Db(), OpenMode::kCreate));
+  HF_ASSIGN_OR_RETURN(std::unique_ptr<Rocks> rocks, CreateDatabase(paths));
   HF_RETURN_IF_ERROR(TakeBack(*rocks, paths, run_hash, aside));
   return rocks;
+}
+
+// A secondary drops, without a word, every version of the database that has an unreadable file.
+// False when a table file stays on disk without becoming known to it; a live writer's files are
+// unknown for moments only.
+bool SeesAllFiles(Rocks& rocks, const StorePaths& paths) {
+  std::vector<std::string> unknown = TableFilesIn(paths.Db());
+  for (int look = 0; look < 20 && !unknown.empty(); ++look) {
+    if (look > 0) usleep(25'000);
+    rocks.db->TryCatchUpWithPrimary().PermitUncheckedError();
+    std::vector<rocksdb::LiveFileMetaData> live;
+    rocks.db->GetLiveFilesMetaData(&live);
+    std::set<std::string> known;
+    for (const rocksdb::LiveFileMetaData& file : live) known.insert(file.relative_filename);
+    std::erase_if(unknown, [&](const std::string& name) {
+      return known.count(name) != 0 || !Exists(paths.Db() + "/" + name);
+    });
+  }
+  return unknown.empty();
+}
+
+// Reading a damaged database without touching it: RocksDB's manifest copied, the table files by
+// symbolic link, and the ladder climbed on that.
+absl::StatusOr<std::unique_ptr<Rocks>> OpenMirror(const StorePaths& paths,
+                                                  const std::string& scratch, uint64_t run_hash) {
+  namespace fs = std::filesystem;
+  const StorePaths mirror{scratch + "/mirror"};
+  LogWarning(paths.root, ": not all of its table files can be listed; reading them one by one");
+  HF_RETURN_IF_ERROR(RemoveAll(mirror.root));
+  HF_RETURN_IF_ERROR(MakeDirs(mirror.Db()));
+  HF_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(paths.Db()));
+  for (const std::string& name : names) {
+    std::error_code error;
+    const fs::path from = fs::absolute(paths.Db(), error) / name;
+    const fs::path to = mirror.Db() + "/" + name;
+    if (IsTableFile(name)) {
+      fs::create_symlink(from, to, error);
+    } else if (name == "CURRENT" || name.rfind("MANIFEST-", 0) == 0) {
+      fs::copy_file(from, to, error);
+    }
+    if (error && error.value() != ENOENT) return ErrnoStatus(error.value(), "make", to.string());
+  }
+  return OpenLadder(mirror, run_hash);
 }
 
 std::string StampText(std::string_view run) {
@@ -229,7 +307,7 @@ absl::Status CheckDirectory(const StorePaths& paths, const StoreOptions& options
   }
   if (!absl::IsNotFound(run.status())) return run.status();
   HF_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(paths.root));
-  const std::set<std::string> ours = {"LOCK", "STORE.new", "db", "staging", "foreign"};
+  const std::set<std::string> ours = {"LOCK", "STORE.new", "db", "db.new", "staging", "foreign"};
   for (const std::string& name : names) {
     if (ours.count(name) != 0 || name.rfind("aside-", 0) == 0) continue;
     return absl::FailedPreconditionError(Cat(paths.root, " is no checkpoint store (it has '", name,
@@ -251,18 +329,13 @@ std::string StorePaths::NextAside() const {
 
 absl::StatusOr<std::unique_ptr<Rocks>> OpenLadder(const StorePaths& paths, uint64_t run_hash) {
   HF_RETURN_IF_ERROR(KeepTableFiles(paths));
-  const bool has_files = IsDir(paths.Db()) && !TableFilesIn(paths.Db()).empty();
-  const bool has_current = Exists(paths.Db() + "/CURRENT");
-  if (!has_current && !has_files) {
-    if (Exists(paths.Db())) {  // a creation that was cut short: nothing was in it
-      return Rebuild(paths, run_hash);
-    }
-    HF_ASSIGN_OR_RETURN(std::unique_ptr<Rocks> rocks, OpenRocks(paths.Db(), OpenMode::kCreate));
+  if (!Exists(paths.Db())) {
+    HF_ASSIGN_OR_RETURN(std::unique_ptr<Rocks> rocks, CreateDatabase(paths));
     HF_RETURN_IF_ERROR(TakeBack(*rocks, paths, run_hash, ""));
     return rocks;
   }
-  if (!has_current) {
-    LogError(paths.Db(), "/CURRENT is missing although table files are there");
+  if (!Exists(paths.Db() + "/CURRENT")) {
+    LogError(paths.Db(), "/CURRENT is missing");
     return Rebuild(paths, run_hash);
   }
   absl::StatusOr<std::unique_ptr<Rocks>> rocks = OpenRocks(paths.Db(), OpenMode::kStrict);
@@ -320,7 +393,12 @@ absl::StatusOr<std::unique_ptr<SlotStore>> SlotStore::OpenSecondary(const std::s
   for (int again = 0; again < 4 && !rocks.ok(); ++again) {
     rocks = OpenRocksSecondary(paths.Db(), scratch);
   }
-  if (!rocks.ok()) return rocks.status();
+  if (!rocks.ok() || !SeesAllFiles(**rocks, paths)) {
+    if (!rocks.ok() && !absl::IsDataLoss(rocks.status())) return rocks.status();
+    if (!stamp.ok()) return stamp.status();
+    rocks = OpenMirror(paths, scratch, Hash64(*stamp));
+    if (!rocks.ok()) return rocks.status();
+  }
   auto store = std::make_unique<SlotStoreImpl>(paths, stamp.ok() ? *stamp : "", FileLock(),
                                                std::move(*rocks), scratch);
   if (!stamp.ok()) {

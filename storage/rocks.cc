@@ -1,11 +1,14 @@
 #include "storage/rocks.h"
 
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "rocksdb/convenience.h"
 #include "rocksdb/file_checksum.h"
 #include "rocksdb/table.h"
+#include "runtime/base/log.h"
 #include "runtime/base/status.h"
 #include "storage/files.h"
 
@@ -15,6 +18,22 @@ namespace {
 bool Mentions(const std::string& text, int error) {
   return text.find(strerror(error)) != std::string::npos;
 }
+
+// RocksDB's own log file is not used: on a full disk the library's assertions (which the
+// distribution leaves on) end the process over a failed line of it. What matters goes to our log.
+class Log : public rocksdb::Logger {
+ public:
+  Log() : rocksdb::Logger(rocksdb::InfoLogLevel::ERROR_LEVEL) {}
+  using rocksdb::Logger::Logv;
+  void Logv(const rocksdb::InfoLogLevel level, const char* format, va_list args) override {
+    if (level >= rocksdb::InfoLogLevel::ERROR_LEVEL) Logv(format, args);
+  }
+  void Logv(const char* format, va_list args) override {
+    char line[1024];
+    vsnprintf(line, sizeof line, format, args);
+    LogDebug("rocksdb: ", static_cast<const char*>(line));
+  }
+};
 
 rocksdb::ColumnFamilyOptions FamilyOptions() {
   rocksdb::BlockBasedTableOptions table;
@@ -34,8 +53,7 @@ rocksdb::DBOptions DatabaseOptions() {
   options.file_checksum_gen_factory = rocksdb::GetFileChecksumGenCrc32cFactory();
   options.max_manifest_file_size = 16 << 20;
   options.manifest_preallocation_size = 1 << 20;  // also what lets a full disk take one more entry
-  options.max_log_file_size = 8 << 20;
-  options.keep_log_file_num = 4;
+  options.info_log = std::make_shared<Log>();
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   return options;

@@ -80,6 +80,14 @@ Contents ListContents(const Rocks& rocks) {
   return contents;
 }
 
+std::optional<CheckpointId> NewestManifest(const Contents& contents) {
+  std::optional<CheckpointId> newest;
+  for (const auto& [id, held] : contents.checkpoints) {
+    if (held.manifest && (!newest || Later(id, *newest))) newest = id;
+  }
+  return newest;
+}
+
 SlotStoreImpl::SlotStoreImpl(StorePaths paths, std::string run, FileLock lock,
                              std::unique_ptr<Rocks> rocks, std::string scratch)
     : paths_(std::move(paths)),
@@ -93,10 +101,10 @@ SlotStoreImpl::SlotStoreImpl(StorePaths paths, std::string run, FileLock lock,
 SlotStoreImpl::~SlotStoreImpl() {
   rocks_.reset();
   if (scratch_.empty()) return;
-  // A secondary leaves only RocksDB's log there.
+  // A secondary may leave the mirror of a damaged store there.
   const absl::StatusOr<std::vector<std::string>> names = ListDir(scratch_);
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
-    if (name.rfind("LOG", 0) == 0) (void)RemoveAll(scratch_ + "/" + name);
+    if (name == "mirror") (void)RemoveAll(scratch_ + "/" + name);
   }
 }
 
@@ -149,6 +157,13 @@ absl::StatusOr<std::vector<Manifest>> SlotStoreImpl::Manifests() const {
     }
   }
   return manifests;
+}
+
+absl::StatusOr<std::vector<CheckpointId>> SlotStoreImpl::Ids() const {
+  HF_ASSIGN_OR_RETURN(const Use use, Begin());
+  std::vector<CheckpointId> ids;
+  for (const auto& [id, held] : use.contents->checkpoints) ids.push_back(id);
+  return ids;
 }
 
 absl::StatusOr<std::vector<std::pair<int64_t, int64_t>>> SlotStoreImpl::Held(
@@ -208,7 +223,7 @@ absl::Status SlotStoreImpl::ReadChunk(const CheckpointId& id, const ChunkGrid& g
 }
 
 absl::Status SlotStoreImpl::VerifyOwner(const Use& use, const CheckpointId& id, int64_t owner,
-                                        const ChunkGrid* grid,
+                                        const Manifest* manifest, const ChunkGrid* grid,
                                         const std::function<void()>& chunk_done) const {
   const std::string where = Cat(paths_.root, ", ", ToString(id), ", owner ", owner);
   HF_ASSIGN_OR_RETURN(const std::string bytes, Get(use, use.rocks->meta, ShardKey(id, owner)));
@@ -216,6 +231,14 @@ absl::Status SlotStoreImpl::VerifyOwner(const Use& use, const CheckpointId& id, 
   if (!record.ok()) return Annotate(record.status(), where);
   if (record->id != id || record->owner != owner || record->run_hash != run_hash_) {
     return absl::DataLossError(Cat(where, ": the shard record is another shard's"));
+  }
+  if (manifest != nullptr) {
+    bool named = false;
+    for (const ShardInfo& shard : manifest->shards) {
+      named = named || (shard.owner == owner && shard.first == record->first &&
+                        shard.last == record->last && shard.state_digest == record->state_digest);
+    }
+    if (!named) return absl::DataLossError(Cat(where, ": the manifest names another shard"));
   }
   std::vector<uint32_t> words(kChunkWords);
   int64_t next = record->first;
@@ -254,11 +277,13 @@ absl::Status SlotStoreImpl::Verify(const CheckpointId& id,
     return absl::NotFoundError(Cat(paths_.root, " holds nothing of ", ToString(id)));
   }
   const HeldCheckpoint& held = it->second;
+  std::unique_ptr<Manifest> manifest;
   std::unique_ptr<ChunkGrid> grid;
   if (held.manifest) {
-    absl::StatusOr<Manifest> manifest = ReadManifest(use, id);
-    if (!manifest.ok()) return Annotate(manifest.status(), Cat(paths_.root, ", ", ToString(id)));
-    grid = std::make_unique<ChunkGrid>(std::move(manifest->regions));
+    absl::StatusOr<Manifest> read = ReadManifest(use, id);
+    if (!read.ok()) return Annotate(read.status(), Cat(paths_.root, ", ", ToString(id)));
+    manifest = std::make_unique<Manifest>(std::move(*read));
+    grid = std::make_unique<ChunkGrid>(manifest->regions);
   }
   int64_t total = 0, done = 0;
   std::vector<int64_t> owners = held.shards;
@@ -270,7 +295,7 @@ absl::Status SlotStoreImpl::Verify(const CheckpointId& id,
     }
   }
   for (const int64_t owner : owners) {
-    HF_RETURN_IF_ERROR(VerifyOwner(use, id, owner, grid.get(), [&] {
+    HF_RETURN_IF_ERROR(VerifyOwner(use, id, owner, manifest.get(), grid.get(), [&] {
       if (progress) progress(++done, total);
     }));
   }

@@ -6,8 +6,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "storage/checkpoint_store.h"
@@ -47,6 +49,13 @@ struct Contents {
 };
 Contents ListContents(const Rocks& rocks);
 
+// Later in time: generations only grow, and steps grow inside one.
+inline bool Later(const CheckpointId& a, const CheckpointId& b) {
+  return std::pair(a.generation, a.step) > std::pair(b.generation, b.step);
+}
+// The latest checkpoint with a manifest.
+std::optional<CheckpointId> NewestManifest(const Contents& contents);
+
 // Opens, repairs as far as the ladder goes, deletes nothing. What it did is logged.
 absl::StatusOr<std::unique_ptr<Rocks>> OpenLadder(const StorePaths& paths, uint64_t run_hash);
 
@@ -61,6 +70,7 @@ class SlotStoreImpl final : public SlotStore {
                                        int64_t first, int64_t last, const ReadFn& read) override;
   absl::Status WriteManifest(const Manifest& manifest) override;
   absl::StatusOr<std::vector<Manifest>> Manifests() const override;
+  absl::StatusOr<std::vector<CheckpointId>> Ids() const override;
   absl::StatusOr<std::vector<std::pair<int64_t, int64_t>>> Held(
       const CheckpointId& id) const override;
   absl::Status ReadChunk(const CheckpointId& id, const ChunkGrid& grid, int64_t ordinal,
@@ -89,7 +99,8 @@ class SlotStoreImpl final : public SlotStore {
                                     int64_t ordinal, rocksdb::PinnableSlice* pinned) const;
   // All chunks of one owner; the sum of their digests must be the shard record's.
   absl::Status VerifyOwner(const Use& use, const CheckpointId& id, int64_t owner,
-                           const ChunkGrid* grid, const std::function<void()>& chunk_done) const;
+                           const Manifest* manifest, const ChunkGrid* grid,
+                           const std::function<void()>& chunk_done) const;
 
   // Below: with write_mutex_ held.
   absl::Status BeginWrite();  // after a failed write: resumes or reopens the database

@@ -28,11 +28,6 @@ std::string StagedName(const CheckpointId& id, int64_t owner, std::string_view w
   return Cat(id.branch, "-", id.step, "-", id.generation, "-", owner, "-", what, ".sst");
 }
 
-// Later in time: generations only grow, and steps grow inside one.
-bool Later(const CheckpointId& a, const CheckpointId& b) {
-  return std::pair(a.generation, a.step) > std::pair(b.generation, b.step);
-}
-
 absl::Status ReadOnly(const std::string& root) {
   return absl::FailedPreconditionError(Cat(root, " was opened for reading only"));
 }
@@ -91,13 +86,10 @@ absl::Status SlotStoreImpl::DropShard(const CheckpointId& id, int64_t owner) {
 
 void SlotStoreImpl::DropUncommitted(const CheckpointId& keep, bool also_newer) {
   const std::shared_ptr<const Contents> contents = contents_;
-  const CheckpointId* newest = nullptr;
-  for (const auto& [id, held] : contents->checkpoints) {
-    if (held.manifest && (newest == nullptr || Later(id, *newest))) newest = &id;
-  }
+  const std::optional<CheckpointId> newest = NewestManifest(*contents);
   for (const auto& [id, held] : contents->checkpoints) {
     if (held.manifest || id == keep) continue;
-    if (!also_newer && (newest == nullptr || Later(id, *newest))) continue;
+    if (!also_newer && (!newest || Later(id, *newest))) continue;
     LogInfo(paths_.root, ": dropping the unfinished save (", ToString(id), ")");
     const absl::Status status = DropCheckpoint(id);
     if (!status.ok()) LogWarning(std::string(status.message()));
@@ -269,13 +261,10 @@ absl::Status SlotStoreImpl::WriteManifest(const Manifest& manifest) {
 absl::Status SlotStoreImpl::Prune(std::span<const CheckpointId> ids) {
   std::lock_guard lock(write_mutex_);
   HF_RETURN_IF_ERROR(BeginWrite());
-  const CheckpointId* newest = nullptr;
   const std::shared_ptr<const Contents> contents = contents_;
-  for (const auto& [id, held] : contents->checkpoints) {
-    if (held.manifest && (newest == nullptr || Later(id, *newest))) newest = &id;
-  }
+  const std::optional<CheckpointId> newest = NewestManifest(*contents);
   for (const CheckpointId& id : ids) {
-    if (newest != nullptr && id == *newest) {
+    if (newest && id == *newest) {
       return absl::FailedPreconditionError(
           Cat(paths_.root, ": ", ToString(id), " is the newest here and is not pruned"));
     }
@@ -284,7 +273,7 @@ absl::Status SlotStoreImpl::Prune(std::span<const CheckpointId> ids) {
   for (const CheckpointId& id : ids) {
     if (status.ok()) status = DropCheckpoint(id);
   }
-  if (status.ok() && newest != nullptr) {
+  if (status.ok() && newest) {
     DropUncommitted(*newest, false);
     const absl::StatusOr<std::vector<std::string>> names = ListDir(paths_.root);
     for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {

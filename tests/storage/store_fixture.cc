@@ -113,10 +113,11 @@ std::unique_ptr<SlotStore> OpenStore(const std::string& path, const std::string&
   return store.ok() ? std::move(*store) : nullptr;
 }
 
-int64_t DiskUse(const std::string& path) {
+int64_t DiskUse(const std::string& path, const std::string& extension) {
   std::set<uint64_t> seen;
   int64_t bytes = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
+    if (!extension.empty() && entry.path().extension() != extension) continue;
     struct stat info;
     if (lstat(entry.path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
     if (seen.insert(info.st_ino).second) bytes += info.st_blocks * 512;

@@ -45,7 +45,7 @@ Manifest Save(const std::vector<SlotStore*>& stores, const ChunkGrid& grid, cons
 absl::Status CheckWords(const SlotStore& store, const ChunkGrid& grid, const CheckpointId& id,
                         int64_t first, int64_t last);
 std::unique_ptr<SlotStore> OpenStore(const std::string& path, const std::string& run = "test");
-// Bytes of all files below, each inode once.
-int64_t DiskUse(const std::string& path);
+// Bytes on disk of all files below (or of those with the extension), each inode once.
+int64_t DiskUse(const std::string& path, const std::string& extension = "");
 
 }  // namespace holdfast::storage
