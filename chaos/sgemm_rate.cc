@@ -1,0 +1,35 @@
+#include "chaos/sgemm_rate.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "runtime/base/clock.h"
+
+namespace holdfast::chaos {
+
+double SgemmFlopsPerSecond() {
+  using kernels::MatMulShape;
+  kernels::SetComputeThread();
+  const auto stream = kernels::CpuDevice().NewStream();
+  double best = 0;
+  for (const MatMulShape& shape :
+       {MatMulShape{.m = 192, .n = 512, .k = 128}, MatMulShape{.m = 192, .n = 128, .k = 512},
+        MatMulShape{.m = 512, .n = 512, .k = 512}}) {
+    const std::vector<float> a(shape.m * shape.k, 0.5f), b(shape.k * shape.n, 0.25f);
+    std::vector<float> c(shape.m * shape.n);
+    const double flop = 2.0 * static_cast<double>(shape.m * shape.n * shape.k);
+    const int rounds =
+        std::max(1, static_cast<int>(5e8 / flop));  // a few milliseconds for a reading
+    for (int reading = 0; reading < 12; ++reading) {
+      const int64_t start_us = BootUs();
+      for (int i = 0; i < rounds; ++i)
+        kernels::MatMul(*stream, shape, a.data(), b.data(), c.data());
+      const double us = static_cast<double>(std::max<int64_t>(1, BootUs() - start_us));
+      best = std::max(best, flop * rounds / us * 1e6);
+    }
+  }
+  return best;
+}
+
+}  // namespace holdfast::chaos
