@@ -47,6 +47,8 @@ absl::Status Acceptor::Open(const TcpEndpoint::GroupOptions& group) {
                                              " cannot be built after generation ",
                                              group_.generation, ": numbers are never used twice"));
   }
+  // What was proved with another secret is proved no more.
+  if (have_group_ && (group.run != group_.run || group.secret != group_.secret)) forget_ = true;
   group_ = group;
   have_group_ = open_ = true;
   taken_.assign(group.peers.size(), false);
@@ -87,10 +89,11 @@ void Acceptor::Run() {
     std::unique_lock<std::mutex> lock(mu_);
     if (stop_) break;
     if (polled[0].revents != 0) wake_.Drain();
-    const bool all = std::exchange(regroup_, false);
+    const bool all = std::exchange(regroup_, false), forget = std::exchange(forget_, false);
     for (size_t i = 0; i < guests_.size(); ++i) {
       Guest& guest = guests_[i];
       bool keep = now < guest.until_ms;
+      if (forget && (guest.phase == Phase::kHeld || guest.phase == Phase::kProof)) keep = false;
       if (keep && polled[i + 2].revents != 0) keep = Step(&guest, now);
       if (keep && all && guest.phase == Phase::kHeld && guest.fd.valid()) keep = Seat(&guest, now);
       if (keep && all && guest.phase == Phase::kNoSecret) keep = OnHello(&guest);

@@ -75,6 +75,7 @@ class Acceptor {
   TcpEndpoint::GroupOptions group_;
   std::vector<bool> taken_;
   std::vector<LinkSeed> seats_;
+  bool forget_ = false;   // run or secret changed: held ones must come again
   bool regroup_ = false;  // Open was called: look at the held ones again
 
   std::vector<Guest> guests_;    // in order of arrival; thread_ only

@@ -69,7 +69,7 @@ class TcpCommunicator final : public Communicator, private FrameSink {
   // `late`: the ticket whose deadline passed, or 0.
   void RequestAbort(const absl::Status& why, Ticket late);
 
-  // I/O thread: tcp_communicator_io.cc.
+  // I/O thread: tcp_communicator_io.cc, tcp_communicator_frames.cc.
   void Run();
   bool TakeQueued();  // false: aborted
   absl::Status Announce(uint64_t index);

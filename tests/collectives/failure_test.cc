@@ -220,25 +220,23 @@ TEST(Generations, OtherNonceIsRefused) {
 TEST(Generations, LaterOneIsHeldUntilItIsBuilt) {
   World world(3);
   const auto first = world.Build(1);
+  // The others' hellos of generation 2 come, and wait, while generation 1 works on at rank 0.
   std::atomic<bool> may_build{false};
-  world.Run([&](int r) {
-    if (r == 0) {
-      // The others' hellos of generation 2 come while generation 1 works on here.
-      while (!may_build) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    if (r == 1) {
-      auto group = world.Group(1, 2);
-      std::thread hold([&] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        EXPECT_TRUE(first[0]->Health().ok());
-        may_build = true;
-      });
-      EXPECT_TRUE(world.endpoints[1]->Build(group, nullptr).ok());
-      return hold.join();
-    }
-    const auto built = world.endpoints[r]->Build(world.Group(r, 2), nullptr);
-    EXPECT_TRUE(built.ok()) << built.status();
+  std::thread holder([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_TRUE(first[0]->Health().ok());
+    may_build = true;
   });
+  std::vector<std::unique_ptr<Communicator>> second(3);
+  world.Run([&](int r) {
+    while (r == 0 && !may_build) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    auto built = world.endpoints[r]->Build(world.Group(r, 2), nullptr);
+    EXPECT_TRUE(may_build);
+    ASSERT_TRUE(built.ok()) << built.status();
+    second[r] = std::move(*built);
+  });
+  holder.join();
+  CheckAllReduce(world, second, 100, 1);
 }
 
 TEST(Generations, MissingMemberIsNamedAndCancelEnds) {

@@ -192,10 +192,8 @@ TEST(Strangers, ReplayedHelloIsRefused) {
   close(fd);
   close(false_listener);
 
-  std::thread listener([&] {
-    const auto built = world.endpoints[0]->Build(world.Group(0), nullptr);
-    EXPECT_TRUE(built.ok()) << built.status();
-  });
+  absl::StatusOr<std::unique_ptr<Communicator>> at_listener;
+  std::thread listener([&] { at_listener = world.endpoints[0]->Build(world.Group(0), nullptr); });
   for (int i = 0; i < 3; ++i) {
     const int replay = ConnectTo(world.peers[0].port);
     Send(replay, hello);
@@ -205,8 +203,9 @@ TEST(Strangers, ReplayedHelloIsRefused) {
     close(replay);
   }
   const auto built = world.endpoints[1]->Build(world.Group(1), nullptr);
-  EXPECT_TRUE(built.ok()) << built.status();
   listener.join();
+  EXPECT_TRUE(built.ok()) << built.status();
+  EXPECT_TRUE(at_listener.ok()) << at_listener.status();
 }
 
 TEST(Strangers, AnswerIsBoundToSecretVerdictAndTranscript) {
