@@ -312,7 +312,8 @@ Ending SupervisorLoop::Result() const {
   if (forced_ != nullptr) return *forced_;
   const auto has = [&](ExitCode code) { return orderly_.count(code) > 0; };
   const std::string at = Cat("step ", parts_.report->live_step());
-  if (has(ExitCode::kOk)) return {ExitCode::kOk, Cat("the run is finished at ", at)};
+  if (has(ExitCode::kOk) || parts_.report->finished())
+    return {ExitCode::kOk, Cat("the run is finished at ", at)};
   if (has(ExitCode::kStopped))
     return {ExitCode::kStopped, Cat("stopped on request at ", at, "; the same command resumes")};
   if (killed_at_grace_) {

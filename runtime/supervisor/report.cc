@@ -126,7 +126,8 @@ void Report::OnLost(int slot, const Json& m) {
   const int64_t generation = IntegerOf(m, "generation");
   const std::string cause = TextOf(m, "cause");
   recoveries_.Lost(generation, cause, IntegerOf(m, "ms", BootMs()));
-  Event("lost", LogLevel::kWarning,
+  // For the log the workers say it themselves.
+  Event("lost", LogLevel::kDebug,
         Cat("worker ", slot, ": generation ", generation, " is lost after step ",
             IntegerOf(m, "step"), ": ", cause),
         {{"worker", slot},

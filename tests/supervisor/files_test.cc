@@ -7,10 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "runtime/config/config.h"
+#include "runtime/supervisor/embedded_redis.h"
 #include "runtime/supervisor/line_file.h"
 #include "tests/supervisor/driver.h"
 
@@ -68,7 +70,7 @@ TEST(Files, TheSecretIsPrivateAndInNoOtherFile) {
   for (const pid_t child : Driver::ChildrenOf(d.pid())) {
     for (const char* name : {"/cmdline", "/environ"}) {
       const auto text = ReadSmallFile("/proc/" + std::to_string(child) + name);
-      if (!text.ok()) continue;   // it has just ended
+      if (!text.ok()) continue;  // it has just ended
       EXPECT_THAT(*text, Not(HasSubstr(*secret)));
     }
   }
@@ -174,6 +176,40 @@ TEST(Files, RedisThatIsNotThere) {
   ASSERT_EQ(d.Run("redis = \"redis://127.0.0.1:1\"\nrendezvous_ms = 2500", "", 30), 5);
   EXPECT_THAT(d.Output(), HasSubstr("127.0.0.1:1"));
   EXPECT_FALSE(std::filesystem::exists(d.RunPath("config.toml")));
+}
+
+TEST(Files, AnOutsideRedisWithRightAndWrongPassword) {
+  auto redis = EmbeddedRedis::Start(Deadline::After(10'000));
+  ASSERT_TRUE(redis.ok()) << redis.status();
+  const RedisAddress address = (*redis)->address();
+  const std::string toml = "redis = \"redis://" + address.text() + "\"\nrun = \"shared\"\n";
+  Driver wrong;
+  wrong.Start(toml, "", [] { setenv("HOLDFAST_REDIS_PASSWORD", "wrong", 1); });
+  EXPECT_EQ(wrong.Wait(20), 5);
+  EXPECT_THAT(wrong.Output(), HasSubstr(address.text()));
+  EXPECT_FALSE(std::filesystem::exists(wrong.RunPath("config.toml")));
+  Driver right;
+  right.Start(toml, "1:1:kill@20",
+              [&] { setenv("HOLDFAST_REDIS_PASSWORD", address.password.c_str(), 1); });
+  EXPECT_EQ(right.Wait(), 0) << right.Output();
+  EXPECT_THAT(right.Output(), HasSubstr("other machines join with --run shared"));
+  EXPECT_THAT(*ReadSmallFile(right.RunPath("config.toml")), Not(HasSubstr(address.password)));
+}
+
+TEST(Files, WithoutANameASharedRedisGetsAGeneratedOneThatStays) {
+  auto redis = EmbeddedRedis::Start(Deadline::After(10'000));
+  ASSERT_TRUE(redis.ok()) << redis.status();
+  const RedisAddress address = (*redis)->address();
+  const std::string toml = "redis = \"redis://" + address.text() + "\"\n";
+  Driver d;
+  const auto password = [&] { setenv("HOLDFAST_REDIS_PASSWORD", address.password.c_str(), 1); };
+  d.Start(toml + "steps = 20", "", password);
+  ASSERT_EQ(d.Wait(), 0) << d.Output();
+  const std::string run = d.Summary()["run"];
+  EXPECT_THAT(run, ::testing::MatchesRegex("run-[0-9a-f]+"));
+  d.Start(toml + "steps = 40", "", password);
+  ASSERT_EQ(d.Wait(), 0) << d.Output();
+  EXPECT_EQ(d.Summary()["run"], run);
 }
 
 TEST(Files, APasswordInTheUrlIsRefused) {

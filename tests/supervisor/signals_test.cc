@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "tests/supervisor/driver.h"
@@ -170,6 +172,45 @@ TEST(Signals, AReaderThatDoesNotReadDoesNotHoldTheRun) {
   close(ends[1]);
   EXPECT_EQ(d.Wait(), 0);
   close(ends[0]);
+}
+
+// Runs with a pseudo-terminal as standard output; what arrived on it.
+std::string OnTerminal(Driver& d, const char* term) {
+  const int master = posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK);
+  EXPECT_EQ(grantpt(master), 0);
+  EXPECT_EQ(unlockpt(master), 0);
+  const int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+  d.Start("steps = 200\nlog_every = 50", "", [&] {
+    setenv("TERM", term, 1);
+    dup2(slave, 1);
+  });
+  std::string text;
+  int code = -2;
+  int width = 20;
+  EXPECT_TRUE(Driver::Until([&] {
+    char buffer[4096];
+    for (ssize_t n; (n = read(master, buffer, sizeof buffer)) > 0;)
+      text.append(buffer, static_cast<size_t>(n));
+    const winsize size = {24, static_cast<unsigned short>(width = 20 + (width * 7) % 100), 0, 0};
+    (void)ioctl(master, TIOCSWINSZ, &size);  // a window that is being resized all the time
+    code = d.Wait(0);
+    return code != -2;
+  }));
+  EXPECT_EQ(code, 0) << d.Output();
+  close(slave);
+  close(master);
+  return text;
+}
+
+TEST(Signals, ALiveViewOnATerminalAndPlainLinesOnADumbOne) {
+  Driver live, dumb;
+  const std::string view = OnTerminal(live, "xterm");
+  EXPECT_THAT(view, HasSubstr("\x1b[J"));
+  EXPECT_THAT(view, HasSubstr("["));
+  EXPECT_EQ(view.find("gradient norm"), std::string::npos);
+  const std::string lines = OnTerminal(dumb, "dumb");
+  EXPECT_EQ(lines.find('\x1b'), std::string::npos);
+  EXPECT_THAT(lines, HasSubstr("step 50/200"));
 }
 
 }  // namespace
