@@ -62,7 +62,9 @@ std::string DigestOf(const std::vector<storage::Manifest>& manifests,
 
 ExitCode CheckpointListCommand(const CommandLine& line) {
   SetLogLevel(LogLevel::kWarning);
-  storage::Catalog catalog({"", MachineOf(line.dir), false});
+  storage::CatalogOptions options;
+  options.machine = MachineOf(line.dir);
+  storage::Catalog catalog(options);
   const absl::Status status = OpenCatalog(line.dir, &catalog);
   if (!status.ok()) return Fail("list", StdView(status.message()), ExitCode::kUsage);
   const std::vector<storage::CheckpointRow> rows = catalog.List();
@@ -87,7 +89,9 @@ ExitCode CheckpointListCommand(const CommandLine& line) {
 
 ExitCode CheckpointVerifyCommand(const CommandLine& line) {
   SetLogLevel(LogLevel::kWarning);
-  storage::Catalog catalog({"", MachineOf(line.dir), false});
+  storage::CatalogOptions options;
+  options.machine = MachineOf(line.dir);
+  storage::Catalog catalog(options);
   absl::Status status = OpenCatalog(line.dir, &catalog);
   if (!status.ok()) return Fail("verify", StdView(status.message()), ExitCode::kUsage);
   int count = 0;
