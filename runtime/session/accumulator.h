@@ -39,7 +39,9 @@ struct MicroBatchResult {
   std::string next_cursor;                                     // streaming sources
 };
 
-inline constexpr int kLossExponent = 40;
+// Losses and metrics (of a micro-batch, times 2^-loss_shift, so about the mean of its items) are
+// kept to 1e-9 and up to 2^19; larger ones count as 2^19: they are only reported.
+inline constexpr int kLossExponent = 30;
 inline constexpr int kStatisticExponent = 32;
 
 class Accumulator {

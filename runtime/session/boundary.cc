@@ -1,4 +1,6 @@
 // What happens between two steps: saves, and the planned ends of a generation.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "runtime/base/failpoint.h"
@@ -10,6 +12,7 @@ namespace holdfast {
 namespace {
 
 constexpr int64_t kAdmitAfterSteps = 10;
+constexpr int64_t kSettleMs = 1'800'000;     // a bound for a disk that hangs
 constexpr int64_t kAdmitAfterRegroups = 10;  // times the duration of the last regroup
 
 }  // namespace
@@ -115,6 +118,7 @@ absl::Status Session::ActOnSave(const Verdict& verdict, const std::vector<Contro
 }
 
 absl::Status Session::EndOrderly(std::string_view why) {
+  TimeScope scope(time_, TimeKind::kWait);
   std::vector<ControlRow> rows;
   HF_RETURN_IF_ERROR(
       OneRound(&rows).status());  // agrees on the last step; its completion lets everybody go
@@ -124,12 +128,20 @@ absl::Status Session::EndOrderly(std::string_view why) {
 
 // Rounds without a step until the state of `step` is saved.
 absl::Status Session::SettleSaves(int64_t step) {
+  TimeScope scope(time_, TimeKind::kCheckpoint);
+  const Deadline deadline = Deadline::After(kSettleMs);
   while (saved_step_ != step) {
+    if (deadline.passed()) {
+      exit_ = ExitCode::kCheckpoint;
+      return absl::InternalError(
+          Cat("the state of step ", step, " could not be saved within ", kSettleMs / 1000, " s"));
+    }
     if (!saver_->in_flight()) want_save_ = true;
     std::vector<ControlRow> rows;
     HF_ASSIGN_OR_RETURN(const Verdict verdict, OneRound(&rows));
     HF_RETURN_IF_ERROR(ActOnSave(verdict, rows));
-    saver_->WaitWriter(20);
+    // While this worker's part is done and another's is not, rounds need not follow at full speed.
+    if (saver_->WaitWriter(20) && verdict.save == SaveDecision::kNone) usleep(2000);
   }
   want_save_ = false;
   return absl::OkStatus();
@@ -142,7 +154,7 @@ absl::StatusOr<bool> Session::Boundary(const Verdict& verdict, Ending* ending) {
   const bool others_remain = verdict.leavers.size() < generation_.roster.members.size();
   if (verdict.farewell) HF_RETURN_IF_ERROR(SettleSaves(state_->scalars.step));
   const absl::Status closed = EndOrderly("planned");
-  saver_->Abandon();
+  DropSave();
   if (!closed.ok() && !leave) return closed;
   if (leave) {
     *ending = Farewell(verdict.end, others_remain);

@@ -52,7 +52,9 @@ ComputePool::~ComputePool() {
     cancelled_.store(true);
   }
   posted_.notify_all();
-  for (auto& worker : workers_) worker->thread.join();
+  for (auto& worker : workers_) {
+    if (worker->thread.joinable()) worker->thread.join();  // not, when Create failed half-way
+  }
 }
 
 void ComputePool::Post(Job job, std::vector<int64_t> items) {
@@ -147,7 +149,8 @@ void ComputePool::Loop(Worker& worker) {
   }
 }
 
-absl::Status ComputePool::RunOne(Worker& worker, Job job, int64_t index) {
+// Here a user's code is called: its exceptions end here.
+absl::Status ComputePool::RunOne(Worker& worker, Job job, int64_t index) try {
   switch (job) {
     case Job::kTrain:
       return TrainOne(worker, index);
@@ -159,6 +162,8 @@ absl::Status ComputePool::RunOne(Worker& worker, Job job, int64_t index) {
       break;
   }
   return absl::InternalError("no job");
+} catch (const std::exception& e) {
+  return absl::InternalError(Cat("model or data: exception: ", e.what()));
 }
 
 absl::Status ComputePool::TrainOne(Worker& worker, int64_t index) {
@@ -198,6 +203,7 @@ absl::Status ComputePool::EvalOne(Worker& worker, int64_t index) {
   std::lock_guard lock(mutex_);
   eval_.loss += result.loss;
   eval_.weight += result.weight;
+  eval_.nonfinite += result.nonfinite ? 1 : 0;
   for (size_t i = 0; i < result.metrics.size(); ++i) eval_.metrics[i] += result.metrics[i];
   return absl::OkStatus();
 }

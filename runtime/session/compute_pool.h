@@ -22,6 +22,7 @@ namespace holdfast {
 
 struct EvalSums {
   int64_t loss = 0, weight = 0;  // fixed point as MicroBatchResult
+  int64_t nonfinite = 0;         // batches whose loss or metric is not finite
   std::vector<int64_t> metrics;
 };
 

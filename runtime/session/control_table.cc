@@ -63,6 +63,7 @@ void JudgeStep(std::span<const ControlRow> rows, const TableExpectation& expecte
     if (row.nonfinite_first >= 0 &&
         (v.nonfinite_first < 0 || row.nonfinite_first < v.nonfinite_first)) {
       v.nonfinite_first = row.nonfinite_first;
+      v.nonfinite_rank = static_cast<int>(r);
     }
   }
   if (count != expected.micro_batches || work != expected.work_hash) {
@@ -71,9 +72,12 @@ void JudgeStep(std::span<const ControlRow> rows, const TableExpectation& expecte
                  expected.micro_batches, " or not the right ones");
     return;
   }
-  bool gathered_equal = true;
-  for (const ControlRow& row : rows)
-    gathered_equal &= row.gradient_digest == rows[0].gradient_digest;
+  bool gathered_equal = true, out_of_range = false;
+  for (const ControlRow& row : rows) {
+    gathered_equal &= row.gradient_digest == rows[0].gradient_digest &&
+                      row.scalars_digest == rows[0].scalars_digest;
+    out_of_range |= (row.flags & kRowOutOfRange) != 0;
+  }
   if ((expected.check_sums && contributed != reduced) || !gathered_equal) {
     v.decision = Decision::kRetrySums;
     v.text = Cat("the reduction of step ", expected.step + 1,
@@ -88,6 +92,13 @@ void JudgeStep(std::span<const ControlRow> rows, const TableExpectation& expecte
         Cat("step ", expected.step + 1, ": ", v.nonfinite_count,
             " micro-batch(es) not finite, first ", v.nonfinite_first,
             again ? "; the same bits when computed again: skipped by all" : "; computed again");
+    return;
+  }
+  if (out_of_range) {
+    v.decision = Decision::kRetryRange;
+    v.text = Cat("step ", expected.step + 1,
+                 ": a gradient was too large for its fixed-point scale; computed again at a "
+                 "smaller one");
     return;
   }
   v.decision = Decision::kApply;
@@ -146,7 +157,10 @@ void JudgeMembership(std::span<const ControlRow> rows, const TableExpectation& e
     v.end = EndReason::kDrain;
     return;
   }
-  if ((v.intents & kIntentAdmit) && contact) v.end = EndReason::kAdmit;
+  // A wish that can wait does: a save under way would be given up with the generation.
+  const bool saving = expected.save_step >= 0 || v.save == SaveDecision::kBegin;
+  const bool still = v.save == SaveDecision::kSaved || v.save == SaveDecision::kFailed;
+  if ((v.intents & kIntentAdmit) && contact && (!saving || still)) v.end = EndReason::kAdmit;
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ enum RowFlag : uint32_t {
   kRowShardDurable = 8,  // of save_step
   kRowManifestDurable = 16,
   kRowSaveFailed = 32,
+  kRowOutOfRange = 64,  // a gradient was too large for its fixed-point scale
 };
 
 // 184 bytes, copied as it is (little-endian).
@@ -51,7 +52,8 @@ struct ControlRow {
   int64_t save_step = -1;
   uint64_t shard_digest = 0;
   int64_t shard_bytes = 0;
-  uint64_t reserved[2] = {0, 0};
+  uint64_t scalars_digest = 0;  // of the reduced scalars and cursors held
+  uint64_t reserved = 0;
 };
 static_assert(sizeof(ControlRow) <= 256);
 
@@ -78,11 +80,12 @@ struct TableExpectation {
 enum class Decision : uint8_t {
   kNone,  // a round without a step
   kApply,
-  kSkip,       // non-finite twice with the same bits: everybody skips
-  kRetrySums,  // the reduction went wrong: reduce again
-  kRetryWork,  // the ledger is not whole: compute everything again
-  kRecheck,    // non-finite: compute the step again, elsewhere
-  kHeal,       // replicas differ: `bad_ranks` have lost their state
+  kSkip,        // non-finite twice with the same bits: everybody skips
+  kRetrySums,   // the reduction went wrong: reduce again
+  kRetryWork,   // the ledger is not whole: compute everything again
+  kRecheck,     // non-finite: compute the step again, elsewhere
+  kRetryRange,  // out of range: compute the step again at a smaller scale
+  kHeal,        // replicas differ: `bad_ranks` have lost their state
 };
 
 enum class SaveDecision : uint8_t { kNone, kBegin, kWriteManifest, kSaved, kFailed };
@@ -99,6 +102,7 @@ struct Verdict {
   uint32_t intents = 0;              // of all rows
   uint64_t samples_hash = 0;
   int32_t nonfinite_first = -1;
+  int nonfinite_rank = -1;  // the one that computed nonfinite_first
   int32_t nonfinite_count = 0;
   uint64_t nonfinite_hash = 0;
   std::string text;  // why, for people; empty for a plain apply

@@ -114,6 +114,7 @@ absl::StatusOr<Session::Ending> Session::EnterGeneration(std::string_view why) {
     membership_->ReportFailedBuild(*roster, UnreachableFrom(built));
     generation_.comm.reset();
     reason = std::string(built.message());
+    VerifyOwnState();
   }
   entered_ms_ = BootMs();
   last_regroup_ms_ = entered_ms_ - began_ms;
@@ -131,6 +132,21 @@ absl::StatusOr<Session::Ending> Session::EnterGeneration(std::string_view why) {
   reporter_.Joined(joined);
   membership_->SetStatus("training", joined.step, joined.world_size, train_loss_);
   return ending;  // kRegroup: train
+}
+
+// A state in memory whose digest is not the recorded one any more could be offered, and refused by
+// those who receive it, for ever. One pass over the memory, after a failed build only.
+void Session::VerifyOwnState() {
+  if (!state_->valid || state_->marked) return;
+  const uint64_t recorded = state_->Digest();
+  state_->Redigest();
+  if (state_->Digest() == recorded) return;
+  reporter_.Event("corrupt", state_->scalars.step,
+                  "the state in this worker's memory has changed since it was agreed: given up");
+  state_->valid = false;
+  vouched_ = false;
+  unagreed_.present = false;
+  agreed_step_ = -1;
 }
 
 absl::Status Session::BuildGeneration(const rendezvous::Roster& roster) {
@@ -217,6 +233,10 @@ absl::Status Session::Exchange() {
     adopted_intents_ |= other.intents;
     bitmaps.push_back(BitsFrom(all.data() + r * size + sizeof other, config_.micro_batches));
   }
+  // All hold the roster's state now, so that whoever is left of them may vouch for it.
+  vouched_ = true;
+  agreed_step_ = head.step;
+  agreed_digest_ = head.digest;
   const Deal deal = DealMicroBatches(config_.micro_batches, bitmaps);
   if (deal.reset[comm.rank()]) engine_->ResetSums();
   generation_.mine = deal.compute[comm.rank()];

@@ -1,5 +1,6 @@
 #include "runtime/session/runtime_pass.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <cstring>
@@ -79,8 +80,12 @@ void RuntimePass::Done(int tensor) {
   accumulator_->Add(*stream_, trained, gradient, &result_);
 }
 
-void RuntimePass::AddFixed(double value, int exponent, int64_t* to) {
+void RuntimePass::AddFixed(double value, int exponent, bool saturate, int64_t* to) {
   // micro_batches only bounds the range here: 4,096 of them never wrap.
+  if (saturate && std::isfinite(value)) {
+    const double most = std::ldexp(1.0, 49 - exponent);
+    value = std::clamp(value, -most, most);
+  }
   int64_t fixed = 0;
   if (!kernels::ScalarToFixed(value, {exponent, 4096}, &fixed)) {
     result_.nonfinite = true;
@@ -96,19 +101,19 @@ void RuntimePass::Loss(const Tensor& terms, int64_t weight) {
   result_.loss_set = true;
   result_.weight = weight;
   const double sum = kernels::SumTerms(terms.elements(), terms.as<float>());
-  AddFixed(std::ldexp(sum, -plan_.loss_shift), kLossExponent, &result_.loss);
+  AddFixed(std::ldexp(sum, -plan_.loss_shift), kLossExponent, true, &result_.loss);
 }
 
 void RuntimePass::Metric(int metric, const Tensor& terms) {
   const double sum = kernels::SumTerms(terms.elements(), terms.as<float>());
-  AddFixed(std::ldexp(sum, -plan_.loss_shift), kLossExponent, &result_.metrics[metric]);
+  AddFixed(std::ldexp(sum, -plan_.loss_shift), kLossExponent, true, &result_.metrics[metric]);
 }
 
 void RuntimePass::Statistic(int statistic, const Tensor& value) {
   const int64_t first = plan_.statistic_offset[statistic];
   const float* x = value.as<float>();
   for (int64_t i = 0; i < value.elements(); ++i) {
-    AddFixed(x[i], kStatisticExponent, &result_.statistics[first + i]);
+    AddFixed(x[i], kStatisticExponent, false, &result_.statistics[first + i]);
   }
 }
 

@@ -53,7 +53,7 @@ class RuntimePass : public Pass {
  private:
   RuntimePass(State* state, std::unique_ptr<kernels::Stream> stream,
               const std::atomic<bool>* cancelled);
-  void AddFixed(double value, int exponent, int64_t* to);
+  void AddFixed(double value, int exponent, bool saturate, int64_t* to);
 
   State* state_;
   const StatePlan& plan_;

@@ -59,10 +59,6 @@ double Saver::Begin(State& state, Target target) {
                 c.words * 4);
     words += c.words;
   }
-  shard_ = storage::ShardInfo();
-  shard_.owner = target.rank;
-  shard_.first = first;
-  shard_.last = last;
   target_ = std::move(target);
   const double stall_ms = static_cast<double>(BootUs() - start_us) * 1e-3;
   Post(Phase::kWriting);
@@ -86,7 +82,6 @@ void Saver::Saved() {
 
 void Saver::Abandon() {
   if (!target_ || dropped_) return;
-  abandoned_.insert(target_->manifest.id);
   dropped_ = true;
   Reap();
 }
@@ -108,6 +103,11 @@ bool Saver::idle() {
 absl::Status Saver::status() const {
   std::lock_guard lock(mutex_);
   return status_;
+}
+
+double Saver::write_ms() const {
+  std::lock_guard lock(mutex_);
+  return write_ms_;
 }
 
 bool Saver::WaitWriter(int64_t wait_ms) const {
@@ -141,74 +141,77 @@ void Saver::Loop() {
     if (!working_) return;
     const Phase phase = phase_;
     lock.unlock();
-    if (phase == Phase::kWriting) RunShard();
-    if (phase == Phase::kWritingManifest) RunManifest();
-    if (phase == Phase::kPruning) RunPrune();
+    Outcome outcome = phase == Phase::kWriting           ? RunShard()
+                      : phase == Phase::kWritingManifest ? RunManifest()
+                                                         : RunPrune();
     lock.lock();
+    if (phase == Phase::kWriting) {
+      shard_ = std::move(outcome.shard);
+      write_ms_ = outcome.write_ms;
+    }
+    phase_ = outcome.phase;
+    status_ = std::move(outcome.status);
     working_ = false;
     changed_.notify_all();
   }
 }
 
-void Saver::RunShard() {
+Saver::Outcome Saver::RunShard() {
   const int64_t start_us = BootUs();
-  auto shard = store_->WriteShard(
-      target_->manifest.id, target_->rank, *grid_, shard_.first, shard_.last,
-      [&](int64_t ordinal, std::span<uint32_t> out) {
-        std::memcpy(out.data(), snapshot_.as<uint32_t>() + offset_[ordinal - shard_.first],
-                    out.size() * 4);
-        return absl::OkStatus();
-      });
-  std::lock_guard lock(mutex_);
-  write_ms_ = static_cast<double>(BootUs() - start_us) * 1e-3;
+  const auto [first, last] = grid_->Owned(target_->rank, target_->world_size);
+  auto shard = store_->WriteShard(target_->manifest.id, target_->rank, *grid_, first, last,
+                                  [&, begin = first](int64_t ordinal, std::span<uint32_t> out) {
+                                    std::memcpy(out.data(),
+                                                snapshot_.as<uint32_t>() + offset_[ordinal - begin],
+                                                out.size() * 4);
+                                    return absl::OkStatus();
+                                  });
+  Outcome outcome;
+  outcome.write_ms = static_cast<double>(BootUs() - start_us) * 1e-3;
   if (shard.ok()) {
-    shard_ = *shard;
-    phase_ = Phase::kShardDurable;
+    outcome.phase = Phase::kShardDurable;
+    outcome.shard = *std::move(shard);
   } else {
-    status_ = Annotate(shard.status(), Cat("checkpoint of step ", target_->manifest.id.step));
-    phase_ = Phase::kFailed;
+    outcome.phase = Phase::kFailed;
+    outcome.status =
+        Annotate(shard.status(), Cat("checkpoint of step ", target_->manifest.id.step));
   }
+  return outcome;
 }
 
-void Saver::RunManifest() {
-  const absl::Status status = store_->WriteManifest(target_->manifest);
-  std::lock_guard lock(mutex_);
-  status_ = Annotate(status, Cat("manifest of step ", target_->manifest.id.step));
-  phase_ = status.ok() ? Phase::kManifestDurable : Phase::kFailed;
+Saver::Outcome Saver::RunManifest() {
+  Outcome outcome;
+  outcome.status = Annotate(store_->WriteManifest(target_->manifest),
+                            Cat("manifest of step ", target_->manifest.id.step));
+  outcome.phase = outcome.status.ok() ? Phase::kManifestDurable : Phase::kFailed;
+  return outcome;
 }
 
-void Saver::RunPrune() {
-  // Only ids below the newest saved one, and only beyond the `keep` newest of them: by explicit
-  // list.
-  auto manifests = store_->Manifests();
+// By explicit list of ids below the newest saved one: those beyond the `keep` newest, and the
+// remains of saves that were given up (shards without a manifest were never part of anything that
+// was called saved), by this process or one before it.
+Saver::Outcome Saver::RunPrune() {
   std::vector<storage::CheckpointId> doomed;
-  if (manifests.ok()) {
-    std::vector<storage::CheckpointId> kept;
-    for (auto m = manifests->rbegin(); m != manifests->rend(); ++m) {
-      if (m->id > saved_) continue;
-      if (static_cast<int>(kept.size()) < keep_) {
-        kept.push_back(m->id);
-      } else {
-        doomed.push_back(m->id);
-      }
-    }
-  }
-  for (const storage::CheckpointId& id : abandoned_) {
-    const bool has_manifest =
-        manifests.ok() && std::any_of(manifests->begin(), manifests->end(),
-                                      [&](const auto& m) { return m.id == id; });
-    if (id < saved_ && !has_manifest) doomed.push_back(id);
-  }
-  absl::Status status = manifests.status();
-  if (status.ok() && !doomed.empty()) status = store_->Prune(doomed);
+  const auto manifests = store_->Manifests();
+  const auto ids = store_->Ids();
+  absl::Status status = manifests.ok() ? ids.status() : manifests.status();
   if (status.ok()) {
-    for (const auto& id : doomed) abandoned_.erase(id);
-  } else {
+    int kept = 0;
+    for (auto m = manifests->rbegin(); m != manifests->rend(); ++m) {
+      if (m->id <= saved_ && kept++ >= keep_) doomed.push_back(m->id);
+    }
+    for (const storage::CheckpointId& id : *ids) {
+      const bool has_manifest = std::any_of(manifests->begin(), manifests->end(),
+                                            [&](const auto& m) { return m.id == id; });
+      if (id < saved_ && !has_manifest) doomed.push_back(id);
+    }
+    if (!doomed.empty()) status = store_->Prune(doomed);
+  }
+  if (!status.ok()) {
     LogWarning("old checkpoints could not be pruned (tried again after the next save): ",
                std::string(status.message()));
   }
-  std::lock_guard lock(mutex_);
-  phase_ = Phase::kIdle;
+  return {};
 }
 
 }  // namespace holdfast

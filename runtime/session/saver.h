@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -50,9 +49,8 @@ class Saver {
   bool in_flight() const { return target_.has_value() && !dropped_; }
   storage::CheckpointId id() const { return target_->manifest.id; }
   uint64_t digest() const { return target_->manifest.state_digest; }
-  const storage::ShardInfo& shard() const { return shard_; }
   absl::Status status() const;  // of the writer's last job
-  double write_ms() const { return write_ms_; }
+  double write_ms() const;
   // This worker's part of a row.
   void FillRow(ControlRow* row);
   // Waits until the writer's present job is over, at most wait_ms.
@@ -68,10 +66,18 @@ class Saver {
     kPruning,
     kFailed
   };
+  // What a job came to. The phase and "at rest" become visible together: the verdict that a row's
+  // phase leads to may post the next job at once.
+  struct Outcome {
+    Phase phase = Phase::kIdle;
+    absl::Status status;
+    storage::ShardInfo shard;  // of the job that wrote one
+    double write_ms = 0;
+  };
   void Loop();
-  void RunShard();
-  void RunManifest();
-  void RunPrune();
+  Outcome RunShard();
+  Outcome RunManifest();
+  Outcome RunPrune();
   void Post(Phase phase);
   void Reap();
 
@@ -82,16 +88,15 @@ class Saver {
   std::optional<storage::ChunkGrid> grid_;
   kernels::Buffer snapshot_;
   std::vector<int64_t> offset_;  // words, of each owned chunk in the snapshot
-  storage::ShardInfo shard_;
-  std::set<storage::CheckpointId> abandoned_;
   storage::CheckpointId saved_;
-  double write_ms_ = 0;
 
   mutable std::mutex mutex_;  // guards what follows
   mutable std::condition_variable changed_;
   Phase phase_ = Phase::kIdle;
   bool working_ = false, quit_ = false;
   absl::Status status_;
+  storage::ShardInfo shard_;
+  double write_ms_ = 0;
   std::thread thread_;
 };
 

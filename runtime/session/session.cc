@@ -28,7 +28,7 @@ Session::Ending Session::Failed(const absl::Status& status) {
   Ending ending;
   ending.reason = std::string(status.message());
   if (generation_.comm != nullptr) generation_.comm->Abort(status);
-  saver_->Abandon();
+  DropSave();
   time_.Switch(TimeKind::kLost);
   if (!MeansRegroup(status)) {
     ending.kind = Ending::Kind::kError;
@@ -38,6 +38,12 @@ Session::Ending Session::Failed(const absl::Status& status) {
   lost_at_ms_ = BootMs();
   reporter_.Lost(generation_.roster.generation, state_->scalars.step, ending.reason);
   return ending;
+}
+
+// The wait for a save under way ends; the wish for one stays.
+void Session::DropSave() {
+  want_save_ |= saver_->in_flight();
+  saver_->Abandon();
 }
 
 FinalReport Session::Run() {
@@ -129,7 +135,6 @@ TableExpectation Session::Expect(bool is_step) const {
   e.is_step = is_step;
   e.micro_batches = static_cast<int32_t>(config_.micro_batches);
   e.work_hash = ExpectedWorkHash(config_.seed, e.step, config_.micro_batches);
-  e.check_sums = config_.reduction != "fast";
   e.recheck_count = generation_.recheck_count;
   e.recheck_hash = generation_.recheck_hash;
   e.min_workers = config_.min_workers;
@@ -155,11 +160,12 @@ absl::StatusOr<Verdict> Session::OneAttempt(std::vector<ControlRow>* rows, StepF
   progress_.store(BootMs(), std::memory_order_relaxed);
   stall_ms_.store(engine_->stall_ms(), std::memory_order_relaxed);
   const TableExpectation expected = Expect(true);
-  const TimeLedger before = time_;
+  attempt_mark_ = time_;
   const absl::Status status = engine_->Attempt(*generation_.comm, generation_.mine, expected.step,
                                                expected.attempt, MakeRow(), rows, facts);
   if (!status.ok()) {
-    time_.Rebook(before, TimeKind::kReduce, TimeKind::kLost);
+    time_.Switch(TimeKind::kLost);
+    time_.Rebook(attempt_mark_, TimeKind::kReduce, TimeKind::kLost);
     return status;
   }
   std::string why;
@@ -186,6 +192,18 @@ absl::StatusOr<Verdict> Session::OneRound(std::vector<ControlRow>* rows) {
   return verdict;
 }
 
+// The first rotation of the deal that gives `micro_batch` to another rank than `rank` (itself when
+// alone).
+int Session::RotationAwayFrom(int rank, int32_t micro_batch) const {
+  const int world = generation_.comm->world_size();
+  const std::vector<std::vector<bool>> none(world, std::vector<bool>(config_.micro_batches, false));
+  for (int rotate = 0; rotate < world; ++rotate) {
+    const auto& share = DealMicroBatches(config_.micro_batches, none, rotate).compute[rank];
+    if (!std::binary_search(share.begin(), share.end(), micro_batch)) return rotate;
+  }
+  return 0;
+}
+
 // All ranks have dropped their sums: everything is dealt anew.
 void Session::DealAgain(int rotate) {
   const int world = generation_.comm->world_size();
@@ -196,30 +214,30 @@ void Session::DealAgain(int rotate) {
 
 absl::Status Session::ActOnStep(const Verdict& verdict, const StepFacts& facts) {
   const int64_t step = state_->scalars.step + 1;
-  auto again = [&](std::string_view kind, bool recompute, int rotate) -> absl::Status {
+  // Everything is computed again: when a sum went wrong, the words kept here may be the wrong ones.
+  auto again = [&](std::string_view kind, int rotate) -> absl::Status {
     reporter_.Event(kind, step, verdict.text);
+    time_.Switch(TimeKind::kLost);
+    time_.Rebook(attempt_mark_, TimeKind::kCompute, TimeKind::kLost);
+    time_.Rebook(attempt_mark_, TimeKind::kReduce, TimeKind::kLost);
     ++generation_.attempt;
     if (++generation_.failures > kMaxFailuresOfAStep) {
       exit_ = ExitCode::kCorrupt;
       return absl::InternalError(
           Cat("step ", step, " failed ", generation_.failures, " times in a row: ", verdict.text));
     }
-    generation_.mine.clear();
-    if (recompute) {
-      engine_->ResetSums();
-      DealAgain(rotate);
-    }
+    engine_->ResetSums();
+    DealAgain(rotate);
     return absl::OkStatus();
   };
   switch (verdict.decision) {
     case Decision::kNone:
       return absl::OkStatus();
     case Decision::kApply:
-      if (!facts.out_of_range) return Applied(engine_->Apply(facts), verdict, facts);
+      return Applied(engine_->Apply(facts), verdict, facts);
+    case Decision::kRetryRange:  // ends by itself: floats are bounded
       engine_->LowerExponents(facts);
-      reporter_.Event("range", step,
-                      "a gradient was too large for its fixed-point scale: the step is computed "
-                      "again at a smaller one");
+      reporter_.Event("range", step, verdict.text);
       ++generation_.attempt;
       DealAgain(0);
       return absl::OkStatus();
@@ -228,13 +246,10 @@ absl::Status Session::ActOnStep(const Verdict& verdict, const StepFacts& facts) 
     case Decision::kRecheck:
       generation_.recheck_count = verdict.nonfinite_count;
       generation_.recheck_hash = verdict.nonfinite_hash;
-      return again("recheck", true, generation_.failures + 1);
-    // The sums are whole (a reduction never writes them): first the reduction alone, then
-    // everything.
+      return again("recheck", RotationAwayFrom(verdict.nonfinite_rank, verdict.nonfinite_first));
     case Decision::kRetrySums:
-      return again("corrupt", generation_.failures > 0, 0);
     case Decision::kRetryWork:
-      return again("corrupt", true, 0);
+      return again("corrupt", 0);
     case Decision::kHeal: {
       reporter_.Event("corrupt", state_->scalars.step, verdict.text);
       const int me = generation_.comm->rank();
@@ -243,7 +258,11 @@ absl::Status Session::ActOnStep(const Verdict& verdict, const StepFacts& facts) 
         vouched_ = false;
         unagreed_.present = false;
         agreed_step_ = -1;
+      } else {
+        Agreed();  // by the majority
       }
+      // What this state was evaluated to came from the bad ones too.
+      if (evaluated_step_ == state_->scalars.step) evaluated_step_ = -1;
       return absl::AbortedError(verdict.text);
     }
   }
@@ -303,6 +322,7 @@ absl::Status Session::Evaluate() {
   TimeScope scope(time_, TimeKind::kCompute);
   Communicator& comm = *generation_.comm;
   pool_->StartEval(comm.rank(), comm.world_size(), batches);
+  const int64_t began_ms = BootMs();
   while (!pool_->Finished(20)) {
     progress_.store(BootMs(), std::memory_order_relaxed);
     if (comm.Health().ok()) continue;
@@ -311,16 +331,23 @@ absl::Status Session::Evaluate() {
     }
     return comm.Health();
   }
-  HF_RETURN_IF_ERROR(pool_->status());
+  if (const absl::Status status = pool_->status(); !status.ok()) {
+    comm.Abort(EndsRun(status));
+    return EndsRun(status);
+  }
   const EvalSums sums = pool_->eval_sums();
-  std::vector<int64_t> words = {sums.loss, sums.weight};
+  std::vector<int64_t> words = {sums.loss, sums.weight, sums.nonfinite};
   words.insert(words.end(), sums.metrics.begin(), sums.metrics.end());
+  // Others may have fewer threads: what took this rank a second may take them ten.
+  const int64_t wait_ms = std::max(engine_->stall_ms(), 60'000 + 20 * (BootMs() - began_ms));
+  progress_.store(BootMs() + wait_ms, std::memory_order_relaxed);
   HF_RETURN_IF_ERROR(comm.Wait(comm.AllReduce(words, {step, generation_.attempt, 1 << 23}),
-                               Deadline::After(engine_->stall_ms())));
+                               Deadline::After(wait_ms)));
   evaluated_step_ = step;
   eval_loss_ =
       std::ldexp(static_cast<double>(words[0]), state_->plan().loss_shift - kLossExponent) /
       static_cast<double>(std::max<int64_t>(1, words[1]));
+  if (words[2] != 0) eval_loss_ = std::nan("");
   eval_known_ = true;
   reporter_.Eval(step, eval_loss_, words[1]);
   return absl::OkStatus();

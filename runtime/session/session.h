@@ -87,6 +87,7 @@ class Session {
   absl::StatusOr<Ending> EnterGeneration(std::string_view reason);
   absl::Status BuildGeneration(const rendezvous::Roster& roster);
   absl::Status Exchange();
+  void VerifyOwnState();
   rendezvous::Offer MakeOffer();
   std::vector<int> UnreachableFrom(const absl::Status& status) const;
 
@@ -101,7 +102,9 @@ class Session {
   ControlRow MakeRow();
   TableExpectation Expect(bool is_step) const;
   void Agreed();
+  void DropSave();
   void DealAgain(int rotate);
+  int RotationAwayFrom(int rank, int32_t micro_batch) const;
   Ending Failed(const absl::Status& status);
 
   // boundary.cc
@@ -121,6 +124,7 @@ class Session {
   const Trainer& trainer_;
   Reporter reporter_;
   TimeLedger time_;
+  TimeLedger attempt_mark_;  // when the attempt under way began
 
   std::unique_ptr<DataSource> data_;
   std::unique_ptr<State> state_;

@@ -7,11 +7,11 @@ namespace holdfast {
 
 absl::StatusOr<StartMessage> ParseStartMessage(std::string_view text) {
   const nlohmann::json j = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!j.is_object() || j.value("type", "") != "start") {
-    return absl::InvalidArgumentError("the supervisor's first message is not a start message");
-  }
   StartMessage m;
   try {
+    if (!j.is_object() || j.value("type", "") != "start") {
+      return absl::InvalidArgumentError("the supervisor's first message is not a start message");
+    }
     m.toml = j.at("config").get<std::string>();
     m.slot = j.at("slot").get<int>();
     m.local_workers = j.at("local_workers").get<int>();

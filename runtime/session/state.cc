@@ -71,8 +71,10 @@ absl::StatusOr<std::unique_ptr<State>> State::Allocate(const StatePlan& plan) {
     state->region_data_.push_back(state->values() + t.offset);
     for (int s = 0; s < t.slots; ++s) state->region_data_.push_back(state->slot(s) + t.offset);
   }
-  for (const OtherTensor& t : plan.others)
+  for (const OtherTensor& t : plan.others) {
+    state->value_regions_.push_back(static_cast<int64_t>(state->region_data_.size()));
     state->region_data_.push_back(state->others() + t.offset);
+  }
   return state;
 }
 

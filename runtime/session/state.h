@@ -60,7 +60,8 @@ class State {
   uint64_t Digest() const;
   // Recomputes the regions' digest from memory, and the part of it that the parameters make.
   void Redigest();
-  uint64_t ParametersDigest() const;  // from memory, now
+  // Of all that a forward pass reads (parameters, frozen tensors, buffers), from memory, now.
+  uint64_t ParametersDigest() const;
   uint64_t recorded_parameters() const { return recorded_parameters_; }
 
  private:
@@ -70,7 +71,7 @@ class State {
   kernels::Buffer values_, others_;
   std::vector<kernels::Buffer> slots_;
   std::vector<float*> region_data_;
-  std::vector<int64_t> value_regions_;  // region of each trained tensor's values
+  std::vector<int64_t> value_regions_;  // regions that a forward pass reads, ascending
   uint64_t regions_digest_ = 0, recorded_parameters_ = 0;
 };
 

@@ -123,9 +123,16 @@ void StepEngine::FinishState() {
 }
 
 absl::StatusOr<StepResult> StepEngine::Apply(const StepFacts& facts) {
+  time_->Switch(TimeKind::kCompute);
   StepResult result = Begin(facts);
+  if (!facts.gathered) {
+    return absl::InvalidArgumentError(
+        Cat("step ", result.step, ": no micro-batch counted any item (weight 0)"));
+  }
   Failpoint("step.before_apply", result.step);
   result.gradient_norm = GradientNorm();
+  // Only fp32 sums get here with it: the same gradient, hence the same decision, on all ranks.
+  if (!std::isfinite(result.gradient_norm)) return Skip(facts);
   // As torch.nn.utils.clip_grad_norm_ defines it.
   const double clip =
       config_.clip > 0 ? std::min(1.0, config_.clip / (result.gradient_norm + 1e-6)) : 1.0;
@@ -142,6 +149,7 @@ absl::StatusOr<StepResult> StepEngine::Apply(const StepFacts& facts) {
 }
 
 absl::StatusOr<StepResult> StepEngine::Skip(const StepFacts& facts) {
+  time_->Switch(TimeKind::kCompute);
   StepResult result = Begin(facts);
   result.skipped = true;
   state_->marked = true;

@@ -20,6 +20,10 @@ constexpr int32_t kScalarBucket = 1 << 20, kCursorBucket = kScalarBucket + 1,
 // One cursor in the all-reduce: its length, then its bytes, in words.
 constexpr int64_t kCursorWords = 33;
 
+uint64_t WordsHash(const std::vector<int64_t>& words) {
+  return Hash64({reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int64_t)});
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(const Config& config,
@@ -88,6 +92,10 @@ void StepEngine::NoteStepTime(int64_t ms) {
   slowest_ms_ = std::max(slowest_ms_ - slowest_ms_ / 50, ms);
 }
 
+absl::Status EndsRun(const absl::Status& status) {
+  return absl::InternalError(std::string(status.message()));
+}
+
 absl::Status StepEngine::BreakOff(const absl::Status& why) {
   // A micro-batch under way is finished (its sums stay good) unless that takes too long.
   pool_->StopAfterCurrent();
@@ -101,14 +109,12 @@ absl::Status StepEngine::BreakOff(const absl::Status& why) {
 absl::Status StepEngine::CheckWhileComputing(Communicator& comm) {
   const absl::Status health = comm.Health();
   if (!health.ok()) return BreakOff(health);
-  const absl::Status model = pool_->status();
-  if (!model.ok()) {
-    while (!pool_->Finished(1000)) {
-    }
-    comm.Abort(model);
-    return model;
+  if (pool_->status().ok()) return absl::OkStatus();
+  while (!pool_->Finished(1000)) {  // the watchdog bounds it
   }
-  return absl::OkStatus();
+  const absl::Status model = EndsRun(pool_->status());
+  comm.Abort(model);
+  return model;
 }
 
 absl::Status StepEngine::ComputeAndReduce(Communicator& comm, const std::vector<int32_t>& mine,
@@ -149,7 +155,7 @@ absl::Status StepEngine::ComputeAndReduce(Communicator& comm, const std::vector<
 
   time_->Switch(TimeKind::kReduce);
   facts->scalars = accumulator_->Scalars();
-  contributed_ = 0;
+  contributed_ = cursor_sum_ = cursor_digest_ = 0;
   for (const int64_t w : facts->scalars) contributed_ += static_cast<uint64_t>(w);
   const Ticket scalars = comm.AllReduce(facts->scalars, {step, attempt, kScalarBucket});
   if (!accumulator_->fast()) {
@@ -171,7 +177,10 @@ absl::Status StepEngine::ReduceCursors(Communicator& comm, OpTag tag) {
     at[0] = static_cast<int64_t>(r.next_cursor.size());
     std::memcpy(at + 1, r.next_cursor.data(), r.next_cursor.size());
   }
+  for (const int64_t w : words) contributed_ += static_cast<uint64_t>(w);
   HF_RETURN_IF_ERROR(comm.Wait(comm.AllReduce(words, tag), Deadline::After(stall_ms())));
+  for (const int64_t w : words) cursor_sum_ += static_cast<uint64_t>(w);
+  cursor_digest_ = WordsHash(words);
   next_cursors_.clear();
   for (int64_t j = 0; j < config_.micro_batches; ++j) {
     const int64_t* at = words.data() + j * kCursorWords;
@@ -182,32 +191,33 @@ absl::Status StepEngine::ReduceCursors(Communicator& comm, OpTag tag) {
   return absl::OkStatus();
 }
 
-absl::Status StepEngine::GatherGradient(Communicator& comm, int64_t step, int attempt,
-                                        StepFacts* facts) {
-  const StatePlan& plan = state_->plan();
-  const ScalarLayout at(plan);
+// What this rank holds reduced: its slices, and, counted once by rank 0, what every rank holds.
+void StepEngine::SumReduced(const StepFacts& facts) {
   reduced_sum_ = 0;
-  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+  const auto& buckets = state_->plan().buckets;
+  for (size_t b = 0; b < buckets.size() && !accumulator_->fast(); ++b) {
     const int64_t slice = borders_[b][rank_ + 1] - borders_[b][rank_];
-    if (accumulator_->fast()) continue;
     uint64_t words = 0;
     kernels::SumWords(*stream_, slice, reduced_.as<int64_t>() + reduced_offset_[b], &words);
     reduced_sum_ += words;
   }
-  // The all-reduced scalars are held by every rank: counted once, by rank 0.
-  if (rank_ == 0) {
-    for (const int64_t w : facts->scalars) reduced_sum_ += static_cast<uint64_t>(w);
-  }
+  if (rank_ != 0) return;
+  for (const int64_t w : facts.scalars) reduced_sum_ += static_cast<uint64_t>(w);
+  reduced_sum_ += cursor_sum_;
+}
+
+absl::Status StepEngine::GatherGradient(Communicator& comm, int64_t step, int attempt,
+                                        StepFacts* facts) {
+  const StatePlan& plan = state_->plan();
+  const ScalarLayout at(plan);
   bool nonfinite = false;
   for (size_t t = 0; t < plan.trained.size(); ++t) {
     nonfinite |= facts->scalars[at.nonfinite + static_cast<int64_t>(t)] != 0;
     facts->out_of_range |= facts->scalars[at.out_of_range + static_cast<int64_t>(t)] != 0;
   }
-  if (nonfinite || facts->out_of_range) return absl::OkStatus();
   const auto weight = static_cast<double>(facts->scalars[at.weight]);
-  if (weight <= 0)
-    return absl::InvalidArgumentError(
-        Cat("step ", step, ": no micro-batch counted any item (weight 0)"));
+  // Weight 0 (a model's fault, or words changed on the way): judged by the table like the rest.
+  if (nonfinite || facts->out_of_range || weight <= 0) return absl::OkStatus();
   Ticket last = 0;
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
     const Bucket& bucket = plan.buckets[b];
@@ -243,6 +253,8 @@ absl::Status StepEngine::GatherGradient(Communicator& comm, int64_t step, int at
 
 void StepEngine::FillRow(const StepFacts& facts, ControlRow* row) {
   row->flags |= kRowStep;
+  if (facts.out_of_range) row->flags |= kRowOutOfRange;
+  row->scalars_digest = Mix64(WordsHash(facts.scalars) ^ cursor_digest_);
   row->contributed = contributed_;
   row->reduced = reduced_sum_;
   row->compute_us = static_cast<uint32_t>(std::min<int64_t>(facts.compute_us, UINT32_MAX));
@@ -263,17 +275,17 @@ void StepEngine::FillRow(const StepFacts& facts, ControlRow* row) {
 absl::Status StepEngine::Attempt(Communicator& comm, const std::vector<int32_t>& mine, int64_t step,
                                  int attempt, ControlRow row, std::vector<ControlRow>* rows,
                                  StepFacts* facts) {
-  HF_RETURN_IF_ERROR(ComputeAndReduce(comm, mine, step, attempt, facts));
+  HF_RETURN_IF_ERROR(ComputeAndReduce(comm, mine, step + 1, attempt, facts));
   // The parameters as used: digested after the last backward pass.
   row.parameter_digest = state_->ParametersDigest();
   if (row.parameter_digest != state_->recorded_parameters()) row.flags |= kRowSelfBad;
-  HF_RETURN_IF_ERROR(GatherGradient(comm, step, attempt, facts));
+  SumReduced(*facts);
+  HF_RETURN_IF_ERROR(GatherGradient(comm, step + 1, attempt, facts));
   FillRow(*facts, &row);
-  return Table(comm, row, {step, attempt, kTableBucket}, rows);
+  return Table(comm, row, {step + 1, attempt, kTableBucket}, rows);
 }
 
 absl::Status StepEngine::Round(Communicator& comm, ControlRow row, std::vector<ControlRow>* rows) {
-  time_->Switch(TimeKind::kWait);
   row.parameter_digest = state_->recorded_parameters();
   return Table(comm, row, {row.step, row.attempt, kTableBucket}, rows);
 }

@@ -40,6 +40,10 @@ struct StepResult {
   bool skipped = false;
 };
 
+// An error of a model or a data source ends the run. Its code is replaced: those of the
+// communicator (kAborted, kDataLoss, ...) mean a new generation.
+absl::Status EndsRun(const absl::Status& status);
+
 class StepEngine {
  public:
   static absl::StatusOr<std::unique_ptr<StepEngine>> Create(const Config& config,
@@ -49,16 +53,18 @@ class StepEngine {
 
   // A new generation: slices of `world_size`.
   void SetWorld(int world_size, int rank);
-  // Fills the step's part of `row` (work, sums, digests, flags of non-finite) and gathers the table
-  // into `rows`. Errors: kAborted / kDeadlineExceeded / kCancelled from the communicator (regroup),
-  // anything else from the model or data (end of the run).
+  // step: the held one; step + 1 is computed. Fills the step's part of `row` (work, sums, digests,
+  // flags of non-finite) and gathers the table into `rows`. Errors: kAborted / kDeadlineExceeded /
+  // kCancelled from the communicator (regroup), anything else from the model or data (end of the
+  // run).
   absl::Status Attempt(Communicator& comm, const std::vector<int32_t>& mine, int64_t step,
                        int attempt, ControlRow row, std::vector<ControlRow>* rows,
                        StepFacts* facts);
-  // A round without a step.
+  // A round without a step. Books no time: the caller knows what it waits for.
   absl::Status Round(Communicator& comm, ControlRow row, std::vector<ControlRow>* rows);
 
-  // The state becomes that of step + 1. Needs the facts of the attempt that the verdict was about.
+  // The state becomes that of step + 1; in `fast` mode a norm that is not finite makes it a Skip.
+  // Needs the facts of the attempt that the verdict was about.
   absl::StatusOr<StepResult> Apply(const StepFacts& facts);
   absl::StatusOr<StepResult> Skip(const StepFacts& facts);
 
@@ -84,6 +90,7 @@ class StepEngine {
   absl::Status WaitCompute(Communicator& comm, StepFacts* facts);
   absl::Status CheckWhileComputing(Communicator& comm);
   absl::Status BreakOff(const absl::Status& why);
+  void SumReduced(const StepFacts& facts);
   absl::Status GatherGradient(Communicator& comm, int64_t step, int attempt, StepFacts* facts);
   absl::Status ReduceCursors(Communicator& comm, OpTag tag);
   absl::Status Table(Communicator& comm, const ControlRow& row, OpTag tag,
@@ -113,7 +120,7 @@ class StepEngine {
   std::vector<int64_t> reduced_offset_;        // per bucket, of this rank's slice in reduced_
   std::vector<std::string> next_cursors_;
   int world_size_ = 1, rank_ = 0;
-  uint64_t contributed_ = 0, reduced_sum_ = 0;
+  uint64_t contributed_ = 0, reduced_sum_ = 0, cursor_sum_ = 0, cursor_digest_ = 0;
   int64_t slowest_ms_ = 0;
   int timed_steps_ = 0;
 };
