@@ -14,10 +14,10 @@ inline Waiting MakeWaiting(const std::string& id, const std::string& machine = "
   w.id = id;
   w.machine = machine;
   w.slot = slot;
-  w.offer.fingerprint = "f";
-  w.offer.fingerprint_text = "seed = 7\n";
-  w.offer.probe = "p";
-  w.offer.compute_class = "avx2";
+  w.offer.fingerprint = std::string("f");
+  w.offer.fingerprint_text = std::string("seed = 7\n");
+  w.offer.probe = std::string("p");
+  w.offer.compute_class = std::string("avx2");
   return w;
 }
 
@@ -46,22 +46,22 @@ inline HeldCheckpoint MakeCheckpoint(int64_t step, std::vector<std::pair<int64_t
 inline Record MakeRecord(uint64_t generation, const std::vector<std::string>& ids) {
   Record r;
   r.exists = true;
-  r.store_id = r.founded_at = "store";
-  r.uuid = "uuid";
-  r.secret = "secret";
+  r.store_id = r.founded_at = std::string("store");
+  r.uuid = std::string("uuid");
+  r.secret = std::string("secret");
   r.generation = generation;
   r.nonce = generation * 7 + 1;
   r.alive = true;
   r.seq = 1;
-  r.sealed.fingerprint = "f";
-  r.sealed.fingerprint_text = "seed = 7\n";
-  r.sealed.probe = "p";
-  r.sealed.compute_class = "avx2";
+  r.sealed.fingerprint = std::string("f");
+  r.sealed.fingerprint_text = std::string("seed = 7\n");
+  r.sealed.probe = std::string("p");
+  r.sealed.compute_class = std::string("avx2");
   int slot = 0;
   for (const std::string& id : ids) {
     Member m;
     m.id = id;
-    m.machine = "a";
+    m.machine = std::string("a");
     m.slot = slot++;
     r.sealed.members.push_back(m);
     r.lease_left_ms[id] = 1000;

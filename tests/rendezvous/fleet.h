@@ -21,7 +21,7 @@ inline MembershipOptions TestOptions(const RedisServer& server, const std::strin
   MembershipOptions o;
   o.redis_port = server.port();
   o.redis_password = server.password();
-  o.run = "test-run";
+  o.run = std::string("test-run");
   o.member_id = id;
   o.machine = machine;
   o.slot = slot;
@@ -33,12 +33,12 @@ inline MembershipOptions TestOptions(const RedisServer& server, const std::strin
 
 inline Offer TestOffer(int expected = 0) {
   Offer o;
-  o.address = "127.0.0.1";
+  o.address = std::string("127.0.0.1");
   o.port = 1000;
-  o.fingerprint = "f";
-  o.fingerprint_text = "learning_rate = 0.1\nseed = 7\n";
-  o.probe = "p";
-  o.compute_class = "avx2";
+  o.fingerprint = std::string("f");
+  o.fingerprint_text = std::string("learning_rate = 0.1\nseed = 7\n");
+  o.probe = std::string("p");
+  o.compute_class = std::string("avx2");
   o.expected_local_workers = expected;
   return o;
 }

@@ -186,13 +186,13 @@ TEST(MembershipTest, OtherSettingsAndOtherBitsAreRefusedByName) {
   Workers workers = StartWorkers(server, 1);
   FormWorld(workers, TestOffer(1));
   Offer other = TestOffer();
-  other.fingerprint = "g";
-  other.fingerprint_text = "learning_rate = 0.2\nseed = 7\n";
+  other.fingerprint = std::string("g");
+  other.fingerprint_text = std::string("learning_rate = 0.2\nseed = 7\n");
   Worker stranger(TestOptions(server, "s", 5));
   auto refused = stranger.JoinAsync(other);
   Offer class2 = TestOffer();
-  class2.probe = "q";
-  class2.compute_class = "avx512";
+  class2.probe = std::string("q");
+  class2.compute_class = std::string("avx512");
   Worker machine2(TestOptions(server, "m", 6));
   auto refused2 = machine2.JoinAsync(class2);
   ASSERT_TRUE(Eventually([&] { return workers[0]->membership->notices().joiners == 2; }));

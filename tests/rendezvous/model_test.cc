@@ -132,6 +132,7 @@ class World {
     offer.digest = Mix64(static_cast<uint64_t>(p->step));
     offer.vouched = p->vouched;
     offer.expected_local_workers = slots_;
+    if (saved_ > 0) offer.checkpoints = {MakeCheckpoint(saved_, {{0, 10}})};
     p->machine = std::make_unique<JoinMachine>(o, p->known, offer, "r", 0,
                                                std::vector<std::string>(), now_ + kLease);
     Drive(p, JoinEvent());
@@ -214,7 +215,9 @@ class World {
   void OnSealed(const SealPlan& plan) {
     EXPECT_EQ(rosters_.count(plan.generation), 0u)
         << "generation " << plan.generation << " used twice";
-    if (!rosters_.empty()) EXPECT_GT(plan.generation, rosters_.rbegin()->first);
+    if (!rosters_.empty()) {
+      EXPECT_GT(plan.generation, rosters_.rbegin()->first);
+    }
     std::vector<std::string> ids;
     int64_t held = -1;
     for (const Member& m : plan.sealed.members) {
@@ -268,6 +271,7 @@ class World {
         } else if (whole && !partial) {
           p->vouched = false;
           ++p->step;
+          if (p->step % 50 == 0 && p->step > saved_) saved_ = p->step;
         } else if (partial) {
           const bool applied = Draw(2) == 0;
           p->step += applied ? 1 : 0;
@@ -322,6 +326,7 @@ class World {
   uint64_t order_ = 0;
   bool healing_ = false;
   int slots_ = 0;
+  int64_t saved_ = 0;  // newest checkpoint, which everybody can read
   Faults faults_;
   ModelStore store_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

@@ -38,8 +38,8 @@ TEST(RedisFaultsTest, ARedisThatComesLaterIsFound) {  // K06, variant
   MembershipOptions o;
   o.redis_port = FreePort();
   o.redis_password = Hex(RandomBytes(16));
-  o.run = "test-run";
-  o.member_id = "w0";
+  o.run = std::string("test-run");
+  o.member_id = std::string("w0");
   auto started = std::async(std::launch::async, [&] { return StartStatus(o, 20'000); });
   EXPECT_EQ(started.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
   RedisServer server(o.redis_port, "", o.redis_password);
@@ -50,7 +50,7 @@ TEST(RedisFaultsTest, ARedisThatComesLaterIsFound) {  // K06, variant
 TEST(RedisFaultsTest, AWrongOrMissingPasswordEndsAtOnceAndIsNeverShown) {
   RedisServer server;
   MembershipOptions o = TestOptions(server, "w0", 0);
-  o.redis_password = "not-the-password";
+  o.redis_password = std::string("not-the-password");
   const absl::Status wrong = StartStatus(o, 20'000);
   EXPECT_EQ(wrong.code(), absl::StatusCode::kUnauthenticated);
   EXPECT_EQ(wrong.message().find("not-the-password"), absl::string_view::npos);
@@ -247,13 +247,13 @@ TEST(RedisFaultsTest, ATraceOfAForeignGenerationForbidsFounding) {
     other.cancel = worker.cancel = true;
   }
   server.Admin({"FLUSHALL"});
-  o.member_id = "w1";
+  o.member_id = std::string("w1");
   o.may_found = false;
   o.found_window_ms = 100;
   Worker again(o, marks);
   const absl::Status status = again.JoinAsync(StateOffer(3), 1000).get().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-  o.member_id = "w2";
+  o.member_id = std::string("w2");
   o.may_found = true;  // this supervisor started the store: numbers go on above the marks
   Worker owner(o, marks);
   const auto roster = owner.JoinAsync(StateOffer(3)).get();
@@ -282,8 +282,8 @@ TEST(RedisFaultsTest, SomethingElseOnThePortIsAnErrorNotAHang) {
   });
   MembershipOptions o;
   o.redis_port = ntohs(address.sin_port);
-  o.run = "r";
-  o.member_id = "w";
+  o.run = std::string("r");
+  o.member_id = std::string("w");
   const absl::Status status = StartStatus(o, 500);
   EXPECT_FALSE(status.ok());
   stop = true;

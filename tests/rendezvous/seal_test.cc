@@ -68,7 +68,7 @@ TEST(SealTest, AMemberWaitsForTheOthersUntilLeaseOrCertificate) {
   Record r = MakeRecord(1, {"a", "b", "c"});
   AddJoin(&r, Held("a"));
   EXPECT_EQ(Decide(r).kind, Kind::kWait);
-  r.deaths["b"] = "SIGKILL";
+  r.deaths["b"] = std::string("SIGKILL");
   EXPECT_THAT(Decide(r).why, HasSubstr("a/2"));
   r.lease_left_ms.erase("c");
   const Decision d = Decide(r);
@@ -99,8 +99,8 @@ TEST(SealTest, ADeathInTheMiddleOfTheRoundCounts) {
   AddJoin(&r, Held("a"));
   AddJoin(&r, Held("b"));
   AddJoin(&r, MakeWaiting("n"));
-  r.deaths["b"] = "SIGKILL";
-  r.deaths["n"] = "SIGKILL";
+  r.deaths["b"] = std::string("SIGKILL");
+  r.deaths["n"] = std::string("SIGKILL");
   const Decision d = Decide(r);
   EXPECT_THAT(Ids(d), ElementsAre("a"));
   EXPECT_THAT(d.plan.dropped, testing::UnorderedElementsAre("b", "n"));
@@ -108,7 +108,7 @@ TEST(SealTest, ADeathInTheMiddleOfTheRoundCounts) {
 
 TEST(SealTest, SurvivorsKeepTheirOrderNewcomersFollowByPlace) {
   Record r = MakeRecord(4, {"z", "y", "x"});
-  r.deaths["y"] = "SIGKILL";
+  r.deaths["y"] = std::string("SIGKILL");
   AddJoin(&r, Held("x"));
   AddJoin(&r, Held("z"));
   AddJoin(&r, MakeWaiting("n1", "b", 1));
@@ -181,7 +181,7 @@ TEST(SealTest, AFirstRoundGathersThoseStartedTogether) {
   const Decision wait = Decide(r, observed);
   EXPECT_EQ(wait.kind, Kind::kWait);
   EXPECT_EQ(wait.until_ms, kNow + 1900);
-  w.id = "n2";
+  w.id = std::string("n2");
   AddJoin(&r, w);
   EXPECT_EQ(Decide(r, observed).kind, Kind::kSeal);
   r.joins.erase("n2");
@@ -193,8 +193,8 @@ TEST(SealTest, OtherSettingsAreRefusedByTheirNames) {
   Record r = MakeRecord(1, {"a"});
   AddJoin(&r, Held("a"));
   Waiting w = MakeWaiting("n");
-  w.offer.fingerprint = "g";
-  w.offer.fingerprint_text = "seed = 8\n";
+  w.offer.fingerprint = std::string("g");
+  w.offer.fingerprint_text = std::string("seed = 8\n");
   AddJoin(&r, w);
   const Decision d = Decide(r);
   ASSERT_EQ(d.kind, Kind::kRefuse);
@@ -206,8 +206,8 @@ TEST(SealTest, OtherSettingsAreRefusedByTheirNames) {
 TEST(SealTest, InAFirstRoundTheMajorityIsTheReference) {
   Record r = MakeRecord(0, {});
   Waiting odd = MakeWaiting("n0", "a", 0);
-  odd.offer.probe = "q";
-  odd.offer.compute_class = "avx512";
+  odd.offer.probe = std::string("q");
+  odd.offer.compute_class = std::string("avx512");
   AddJoin(&r, odd);
   AddJoin(&r, MakeWaiting("n1", "a", 1));
   AddJoin(&r, MakeWaiting("n2", "a", 2));
@@ -315,11 +315,11 @@ TEST(TrustTest, AnEmptiedReplacedOrOlderStoreIsNoticed) {
   ASSERT_TRUE(Learn(r, &known, &why));
   EXPECT_TRUE(Learn(r, &known, &why));
   Record gone;
-  gone.store_id = "store";
+  gone.store_id = std::string("store");
   EXPECT_FALSE(Learn(gone, &known, &why));
   EXPECT_THAT(why, HasSubstr("lost the record"));
   Record other = r;
-  other.store_id = other.founded_at = "other";
+  other.store_id = other.founded_at = std::string("other");
   EXPECT_FALSE(Learn(other, &known, &why));
   Record older = MakeRecord(4, {"a"});
   EXPECT_FALSE(Learn(older, &known, &why));
@@ -328,7 +328,7 @@ TEST(TrustTest, AnEmptiedReplacedOrOlderStoreIsNoticed) {
   twin.nonce ^= 1;
   EXPECT_FALSE(Learn(twin, &known, &why));
   Record restored = r;  // a newcomer meets a record that was copied from another store
-  restored.founded_at = "former";
+  restored.founded_at = std::string("former");
   Known newcomer;
   EXPECT_FALSE(Learn(restored, &newcomer, &why));
   EXPECT_EQ(known.generation, 5u);
