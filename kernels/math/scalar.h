@@ -58,7 +58,8 @@ HOLDFAST_HD inline float Exp(float x) {
   return x < -86.5f ? 0.0f : y;
 }
 
-// Natural logarithm of a positive normal number, error below 1.5 units in the last place.
+// Natural logarithm, error below 1.5 units in the last place for positive normal numbers; -infinity
+// at 0, NaN below.
 HOLDFAST_HD inline float Log(float x) {
   const uint32_t bits = BitsOf(x);
   const uint32_t shifted = bits - 0x3f3504f3u;  // so that the fraction lies in [sqrt(1/2), sqrt(2))
@@ -77,7 +78,9 @@ HOLDFAST_HD inline float Log(float x) {
   const float square = f * f;
   float tail = fmaf(f * square, p, e * 0x1.0bfbe8p-15f);
   tail = fmaf(-0.5f, square, tail);
-  return fmaf(e, 0x1.62e000p-1f, f + tail);
+  const float y = fmaf(e, 0x1.62e000p-1f, f + tail);
+  const float positive = x < kInfinity ? y : x;
+  return x > 0.0f ? positive : (x == 0.0f ? -kInfinity : FloatOf(0x7fc00000u));
 }
 
 // Hyperbolic tangent, error below 2 units in the last place.

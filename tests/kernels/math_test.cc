@@ -44,6 +44,10 @@ TEST(Scalar, LogIsGoodToTheLastPlace) {
     worst = std::max(worst, Ulps(Log(x), std::log((long double)x)));
   EXPECT_LT(worst, 1.5);
   EXPECT_EQ(Log(1.0f), 0.0f);
+  EXPECT_EQ(Log(0.0f), -kInfinity);
+  EXPECT_EQ(Log(kInfinity), kInfinity);
+  EXPECT_TRUE(std::isnan(Log(NAN)));
+  EXPECT_TRUE(std::isnan(Log(-1.0f)));
 }
 
 TEST(Scalar, TanhIsGoodToTwoPlaces) {

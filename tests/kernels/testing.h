@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/device.h"
 #include "kernels/math/philox.h"
@@ -55,7 +56,7 @@ double NormError(const std::vector<T>& got, const Doubles& want) {
 }
 
 // Runs the operations of `work` on an inline stream in this thread, which must be a compute thread.
-inline void Run(const std::function<void(Stream&)>& work) {
+inline void Compute(const std::function<void(Stream&)>& work) {
   SetComputeThread();
   const std::unique_ptr<Stream> stream = CpuDevice().NewStream();
   work(*stream);
