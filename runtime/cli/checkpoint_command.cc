@@ -46,7 +46,7 @@ Json RowJson(const storage::CheckpointRow& row, const std::string& digest) {
           {"finished", row.finished},
           {"complete", row.complete},
           {"damaged", row.damaged},
-          {"state_digest", digest},
+          {"regions_digest", digest},
           {"note", row.note}};
 }
 
@@ -78,7 +78,7 @@ ExitCode CheckpointListCommand(const CommandLine& line) {
     for (const auto& row : rows) {
       const std::string digest = DigestOf(manifests, row.id);
       std::printf("%s%s\n", storage::ToString(row).c_str(),
-                  digest.empty() ? "" : Cat(", state digest ", digest).c_str());
+                  digest.empty() ? "" : Cat(", digest of its regions ", digest).c_str());
     }
     for (const std::string& problem : catalog.problems())
       std::printf("problem: %s\n", problem.c_str());

