@@ -10,16 +10,17 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 # Asserts stay on in release: NDEBUG is never defined. Contraction is off, so that a product and a sum are fused
 # only where the source says fma(): the same bits from every compiler.
 set(CMAKE_CXX_FLAGS_RELEASE "-O3")
-add_compile_options(-Wall -Wextra -ffp-contract=off $<$<COMPILE_LANGUAGE:CXX,C>:-march=${HOLDFAST_ARCH}>)
+# The flags are the host compiler's: nvcc knows none of them (its own contraction is off by -fmad=false).
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX,C>:-Wall;-Wextra;-ffp-contract=off;-march=${HOLDFAST_ARCH}>")
 if(HOLDFAST_WERROR)
-  add_compile_options(-Werror)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX,C>:-Werror>)
 endif()
 if(HOLDFAST_ASAN)
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX,C>:-fsanitize=address,undefined;-fno-sanitize-recover=all;-fno-omit-frame-pointer;-g;-O1>")
   add_link_options(-fsanitize=address,undefined)
 endif()
 if(HOLDFAST_TSAN)
-  add_compile_options(-fsanitize=thread -g -O1)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX,C>:-fsanitize=thread;-g;-O1>")
   add_link_options(-fsanitize=thread)
 endif()
 

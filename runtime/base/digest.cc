@@ -14,10 +14,16 @@
 namespace holdfast {
 namespace {
 
+// The keys in two halves: 32 x 32 -> 64 bit products are vector instructions, 32 x 64 ones are not.
 struct KeyTable {
-  alignas(64) uint64_t key[kDigestBlockWords];
+  alignas(64) uint32_t low[kDigestBlockWords];
+  alignas(64) uint32_t high[kDigestBlockWords];
   KeyTable() {
-    for (int64_t i = 0; i < kDigestBlockWords; ++i) key[i] = DigestKey(static_cast<uint64_t>(i));
+    for (int64_t i = 0; i < kDigestBlockWords; ++i) {
+      const uint64_t key = DigestKey(static_cast<uint64_t>(i));
+      low[i] = static_cast<uint32_t>(key);
+      high[i] = static_cast<uint32_t>(key >> 32);
+    }
   }
 };
 
@@ -26,10 +32,14 @@ const KeyTable& Keys() {
   return table;
 }
 
-uint64_t KeyedSum(const uint32_t* words, int64_t count, const uint64_t* key) {
-  uint64_t sum = 0;
-  for (int64_t i = 0; i < count; ++i) sum += words[i] * key[i];
-  return sum;
+// word * key = word * low + 2^32 (word * high), and the sums of both parts may be taken apart: all mod 2^64.
+uint64_t KeyedSum(const uint32_t* words, int64_t count, const KeyTable& key) {
+  uint64_t low = 0, high = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    low += uint64_t{words[i]} * key.low[i];
+    high += uint64_t{words[i]} * key.high[i];
+  }
+  return low + (high << 32);
 }
 
 }  // namespace
@@ -37,7 +47,7 @@ uint64_t KeyedSum(const uint32_t* words, int64_t count, const uint64_t* key) {
 uint64_t DigestWords(const void* data, int64_t count, uint64_t region, int64_t first) {
   assert(first % kDigestBlockWords == 0);
   const auto* words = static_cast<const uint32_t*>(data);
-  const uint64_t* key = Keys().key;
+  const KeyTable& key = Keys();
   uint64_t digest = 0;
   uint64_t block = static_cast<uint64_t>(first / kDigestBlockWords);
   for (int64_t done = 0; done < count; done += kDigestBlockWords, ++block) {

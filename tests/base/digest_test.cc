@@ -22,6 +22,22 @@ TEST(StateDigest, PartsAddUpForEveryCut) {
   }
 }
 
+// The definition of the header, word by word, against the tuned pass.
+TEST(StateDigest, FollowsItsDefinition) {
+  for (const int count : {0, 1, 7, 1023, 1024, 1025, 3000}) {
+    const auto words = Words(count);
+    uint64_t want = 0;
+    for (int block = 0; block * kDigestBlockWords < count; ++block) {
+      uint64_t sum = 0;
+      for (int i = 0; i < kDigestBlockWords && block * kDigestBlockWords + i < count; ++i) {
+        sum += words[block * kDigestBlockWords + i] * DigestKey(i);
+      }
+      want += DigestBlock(sum, 9, block + 5);
+    }
+    EXPECT_EQ(DigestWords(words.data(), count, 9, 5 * kDigestBlockWords), want) << count;
+  }
+}
+
 TEST(StateDigest, SeesEveryBitOfAWord) {
   auto words = Words(2000);
   const uint64_t before = DigestWords(words.data(), 2000, 0, 0);
