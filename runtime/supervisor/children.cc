@@ -312,7 +312,10 @@ Ending SupervisorLoop::Result() const {
   if (forced_ != nullptr) return *forced_;
   const auto has = [&](ExitCode code) { return orderly_.count(code) > 0; };
   const std::string at = Cat("step ", parts_.report->live_step());
-  if (has(ExitCode::kOk) || parts_.report->finished())
+  // A newcomer that hears "the run has ended" while others are being stopped does not make it
+  // finished.
+  const bool all_steps = parts_.report->live_step() >= parts_.config->steps;
+  if ((has(ExitCode::kOk) || parts_.report->finished()) && (all_steps || !has(ExitCode::kStopped)))
     return {ExitCode::kOk, Cat("the run is finished at ", at)};
   if (has(ExitCode::kStopped))
     return {ExitCode::kStopped, Cat("stopped on request at ", at, "; the same command resumes")};
