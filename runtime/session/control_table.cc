@@ -1,6 +1,7 @@
 #include "runtime/session/control_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "runtime/base/digest.h"
@@ -39,9 +40,12 @@ std::vector<int> Minority(std::span<const ControlRow> rows, uint64_t ControlRow:
 }
 
 void JudgeStep(std::span<const ControlRow> rows, const TableExpectation& expected, Verdict& v) {
-  for (const auto member : {&ControlRow::state_digest, &ControlRow::parameter_digest}) {
-    const std::vector<int> bad = Minority(rows, member);
-    if (bad.empty()) continue;
+  std::vector<int> bad = Minority(rows, &ControlRow::state_digest), all;
+  const std::vector<int> used_other = Minority(rows, &ControlRow::parameter_digest);
+  std::set_union(bad.begin(), bad.end(), used_other.begin(), used_other.end(),
+                 std::back_inserter(all));
+  bad = std::move(all);
+  if (!bad.empty()) {
     v.decision = Decision::kHeal;
     v.bad_ranks = bad;
     v.text = Cat("replicas differ at step ", expected.step, ": rank ", Ranks(bad),
