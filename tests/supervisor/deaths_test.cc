@@ -90,6 +90,12 @@ TEST(Deaths, ErrorsOfTheUserAreNotRetried) {
   }
 }
 
+TEST(Deaths, ANewcomerThatHearsOfAStopDoesNotMakeTheRunFinished) {
+  Driver d;
+  ASSERT_EQ(d.Run("", "0:1:claim@10;1:1:final11@20"), 11) << d.Output();
+  EXPECT_EQ(d.Summary()["finished"], false);
+}
+
 TEST(Deaths, ACodeWithoutAFinalMessageIsACrash) {
   Driver d;
   ASSERT_EQ(d.Run("workers = 1", "0:1:exit3@10"), 0) << d.Output();

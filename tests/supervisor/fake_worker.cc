@@ -2,9 +2,9 @@
 // trains nothing: step s has the digest of s. What it does wrong is in HOLDFAST_FAKE_WORKER:
 // "SLOT:LIFE:DEED@STEP;..." where SLOT and LIFE (1 = first start of that slot) may be *, and DEED
 // is
-//   exitN | segv | abort | kill | stop | hang | early (exit 0 too soon) | finalN (orderly end with
-//   code N) | digest (a wrong one) | lines (25 lines, then exit 7) | deaf (from then on no drain,
-//   no SIGTERM is heeded)
+//   exitN | segv | abort | kill | stop | hang | early (exit 0 too soon) | claim (says finished) |
+//   finalN (orderly end with code N) | digest (a wrong one) | lines (25 lines, then exit 7) | deaf
+//   (from then on no drain, no SIGTERM is heeded)
 // STEP 0 is before it joins.
 #include <poll.h>
 #include <signal.h>
@@ -133,6 +133,7 @@ class FakeWorker {
       if (deed.what == "kill") raise(SIGKILL);
       if (deed.what == "stop") raise(SIGSTOP);
       if (deed.what == "early") _exit(0);
+      if (deed.what == "claim") _exit(End(0, "heard that the run has ended", true));
       if (deed.what == "digest") wrong_digest_ = true;
       if (deed.what == "deaf") deaf_ = true;
       while (deed.what == "hang") pause();
