@@ -19,6 +19,14 @@ std::string Text(const json& message) {
   return message.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+json Seconds(const TimeLedger& time) {
+  return {{"compute", time.seconds(TimeKind::kCompute)},
+          {"reduce", time.seconds(TimeKind::kReduce)},
+          {"wait", time.seconds(TimeKind::kWait)},
+          {"checkpoint", time.seconds(TimeKind::kCheckpoint)},
+          {"lost", time.seconds(TimeKind::kLost)}};
+}
+
 }  // namespace
 
 void Reporter::Joined(const JoinedReport& r) {
@@ -47,7 +55,7 @@ void Reporter::FirstStep(uint64_t generation, int64_t step) {
       Text({{"type", "first_step"}, {"generation", generation}, {"step", step}, {"ms", BootMs()}}));
 }
 
-void Reporter::Step(const StepReport& r) {
+void Reporter::Step(const StepReport& r, const TimeLedger& time) {
   json message = {{"type", "step"},
                   {"step", r.result.step},
                   {"loss", Number(r.result.loss)},
@@ -60,7 +68,8 @@ void Reporter::Step(const StepReport& r) {
                   {"step_ms", r.step_ms},
                   {"tokens", r.tokens},
                   {"flops", r.flops},
-                  {"skipped", r.result.skipped}};
+                  {"skipped", r.result.skipped},
+                  {"time", Seconds(time)}};
   if (r.last_backward_us != 0) {
     message["trace"] = {{"first_bucket_queued_us", r.first_bucket_queued_us},
                         {"first_bucket_reduced_us", r.first_bucket_reduced_us},
@@ -102,18 +111,13 @@ void Reporter::Final(const FinalReport& r, const TimeLedger& time) {
                       {"exit", static_cast<int>(r.exit)},
                       {"text", r.text},
                       {"step", r.step},
-                      {"digest", Hex64(r.digest)},
+                      {"digest", r.digest == 0 ? "" : Hex64(r.digest)},
                       {"train_loss", Number(r.train_loss)},
                       {"eval_loss", Number(r.eval_loss)},
                       {"finished", r.finished},
                       {"generation", r.generation},
                       {"steps_lost", 0},
-                      {"time",
-                       {{"compute", time.seconds(TimeKind::kCompute)},
-                        {"reduce", time.seconds(TimeKind::kReduce)},
-                        {"wait", time.seconds(TimeKind::kWait)},
-                        {"checkpoint", time.seconds(TimeKind::kCheckpoint)},
-                        {"lost", time.seconds(TimeKind::kLost)}}},
+                      {"time", Seconds(time)},
                       {"wall_s", time.wall_s()},
                       {"ms", BootMs()}}));
 }

@@ -44,7 +44,8 @@ struct FinalReport {
   ExitCode exit = ExitCode::kFailed;
   std::string text;
   int64_t step = 0;
-  uint64_t digest = 0, generation = 0;
+  uint64_t digest = 0;  // 0: this worker holds no state (a spare)
+  uint64_t generation = 0;
   double train_loss = 0, eval_loss = 0;
   bool finished = false;
 };
@@ -55,7 +56,8 @@ class Reporter {
   void Joined(const JoinedReport& report);
   void Lost(uint64_t generation, int64_t step, std::string_view cause);
   void FirstStep(uint64_t generation, int64_t step);
-  void Step(const StepReport& report);
+  // With the time so far, so that a worker that dies leaves an account.
+  void Step(const StepReport& report, const TimeLedger& time);
   void Eval(int64_t step, double loss, int64_t items);
   void Save(const SaveReport& report);
   void Event(std::string_view kind, int64_t step, std::string_view text);

@@ -153,7 +153,7 @@ void Session::Agreed() {
   agreed_digest_ = state_->Digest();
   if (!unagreed_.present) return;
   unagreed_.present = false;
-  reporter_.Step(unagreed_.report);
+  reporter_.Step(unagreed_.report, time_);
 }
 
 absl::StatusOr<Verdict> Session::OneAttempt(std::vector<ControlRow>* rows, StepFacts* facts) {

@@ -42,6 +42,8 @@ namespace {
   if (in < 0 || out < 0 || error_high < 0) fail();
   if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0) fail();
   if (options.channel_fd >= 0 && (channel < 0 || dup2(channel, 3) < 0)) fail();
+  // Whatever else this program was started with is not the child's.
+  (void)close_range(options.channel_fd >= 0 ? 4 : 3, ~0U, CLOSE_RANGE_CLOEXEC);
   execvp(options.program.c_str(), argv);
   fail();
   _exit(127);

@@ -79,7 +79,7 @@ void Report::OnMessage(int slot, const Json& m) {
   if (type == "joined") return OnJoined(slot, m);
   if (type == "lost") return OnLost(slot, m);
   if (type == "first_step") return OnFirstStep(m);
-  if (type == "step") return OnStep(m);
+  if (type == "step") return OnStep(slot, m);
   if (type == "eval") return OnEval(m);
   if (type == "save") return OnSave(slot, m);
   if (type == "final") return OnFinal(slot, m);
@@ -151,7 +151,8 @@ void Report::OnFirstStep(const Json& m) {
          {"first_step_ms", done->first_step_ms}});
 }
 
-void Report::OnStep(const Json& m) {
+void Report::OnStep(int slot, const Json& m) {
+  if (const auto time = m.find("time"); time != m.end()) times_[slot].current = *time;
   const int64_t step = IntegerOf(m, "step", -1);
   const std::string digest = TextOf(m, "digest");
   if (step < 0 || digest.empty()) return;
@@ -244,6 +245,7 @@ void Report::OnSave(int slot, const Json& m) {
 
 void Report::OnFinal(int slot, const Json& m) {
   if (finals_.size() < kFinalsMax) finals_.push_back(m);
+  if (const auto time = m.find("time"); time != m.end()) CloseTime(slot, *time, false);
   if (FlagOf(m, "finished")) {
     finished_ = true;
     if (!TextOf(m, "digest").empty()) final_digest_ = TextOf(m, "digest");
@@ -259,6 +261,7 @@ void Report::OnFinal(int slot, const Json& m) {
 
 void Report::OnFault(int slot, int64_t generation, const std::string& cause, int64_t ms,
                      const Json& details) {
+  CloseTime(slot, times_[slot].current, true);
   ++workers_lost_;
   if (generation > 0) recoveries_.Fault(generation, cause, ms);
   Json fields = details;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -58,7 +59,7 @@ class Report {
   void OnJoined(int slot, const Json& m);
   void OnLost(int slot, const Json& m);
   void OnFirstStep(const Json& m);
-  void OnStep(const Json& m);
+  void OnStep(int slot, const Json& m);
   void OnEval(const Json& m);
   void OnSave(int slot, const Json& m);
   void OnFinal(int slot, const Json& m);
@@ -72,6 +73,15 @@ class Report {
   std::unique_ptr<StepLog> steps_;
   RecoveryTracker recoveries_;
   LiveStatus live_;
+  // Where the time of one worker slot went, over all its processes, in seconds.
+  struct SlotTime {
+    std::map<std::string, double> ended;  // by processes that have ended
+    Json current;                         // as the running one last reported it
+    bool died = false;                    // a process of it was lost
+  };
+  void CloseTime(int slot, const Json& time, bool died);
+  Json MeanTimes(double wall_s, double* efficiency) const;
+  std::map<int, SlotTime> times_;  // bounded by the number of slots
   std::vector<Json> finals_;  // at most one for each worker process that ended in order; bounded
   std::string corrupt_, final_digest_;
   bool finished_ = false;

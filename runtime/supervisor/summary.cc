@@ -12,30 +12,38 @@ constexpr const char* kBuckets[] = {"compute", "reduce", "wait", "checkpoint", "
 
 Json Finite(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-// Means over the workers that ended in order; a killed one takes its times with it.
-Json MeanTimes(const std::vector<Json>& finals, double* efficiency) {
-  Json mean = Json::object();
-  double count = 0, efficiency_sum = 0;
-  for (const char* bucket : kBuckets) mean[bucket] = 0.0;
-  for (const Json& final : finals) {
-    const auto time = final.find("time");
-    const double wall_s = NumberOf(final, "wall_s");
-    if (time == final.end() || !time->is_object() || !(wall_s > 0)) continue;
-    ++count;
-    for (const char* bucket : kBuckets)
-      mean[bucket] = mean[bucket].get<double>() + NumberOf(*time, bucket);
-    efficiency_sum += NumberOf(*time, "compute") / wall_s;
-  }
-  if (count == 0) {
-    *efficiency = NAN;
-    return mean;
-  }
-  for (const char* bucket : kBuckets) mean[bucket] = mean[bucket].get<double>() / count;
-  *efficiency = efficiency_sum / count;
-  return mean;
+}  // namespace
+
+void Report::CloseTime(int slot, const Json& time, bool died) {
+  SlotTime& t = times_[slot];
+  t.died |= died;
+  t.current = Json();
+  if (!time.is_object()) return;
+  for (const char* bucket : kBuckets) t.ended[bucket] += NumberOf(time, bucket);
 }
 
-}  // namespace
+// Means over the slots. What no process of a slot accounts for (before its start, after its end,
+// between two) was waiting, or was lost where one died.
+Json Report::MeanTimes(double wall_s, double* efficiency) const {
+  std::map<std::string, double> sum;
+  for (const char* bucket : kBuckets) sum[bucket] = 0;
+  for (const auto& [slot, t] : times_) {
+    double known = 0;
+    for (const char* bucket : kBuckets) {
+      const auto ended = t.ended.find(bucket);
+      double seconds = ended == t.ended.end() ? 0 : ended->second;
+      if (t.current.is_object()) seconds += NumberOf(t.current, bucket);
+      sum[bucket] += seconds;
+      known += seconds;
+    }
+    sum[t.died ? "lost" : "wait"] += std::max(0.0, wall_s - known);
+  }
+  const double slots = static_cast<double>(times_.size());
+  Json mean = Json::object();
+  for (const char* bucket : kBuckets) mean[bucket] = slots > 0 ? sum[bucket] / slots : 0.0;
+  *efficiency = slots > 0 && wall_s > 0 ? sum["compute"] / slots / wall_s : NAN;
+  return mean;
+}
 
 Json Report::SummaryJson(ExitCode code, const std::string& text) const {
   const double wall_s = static_cast<double>(BootMs() - started_ms_) / 1000;
@@ -51,7 +59,7 @@ Json Report::SummaryJson(ExitCode code, const std::string& text) const {
   double efficiency = NAN, train_loss = steps_done_ > 0 ? train_loss_ : NAN;
   std::optional<double> eval_loss = eval_loss_;
   int64_t steps_lost = steps_lost_;
-  const Json time = MeanTimes(finals_, &efficiency);
+  const Json time = MeanTimes(wall_s, &efficiency);
   for (const Json& final : finals_) {
     steps_lost = std::max(steps_lost, IntegerOf(final, "steps_lost"));
     if (steps_done_ == 0) train_loss = NumberOf(final, "train_loss", train_loss);

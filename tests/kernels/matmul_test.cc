@@ -114,8 +114,9 @@ TEST(MatMulBf16, MatchesOrSaysThatItIsNotThere) {
   Compute(
       [&](Stream& stream) { status = MatMulBf16(stream, s, a16.data(), b16.data(), c.data()); });
   if (!Bf16Available()) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-    GTEST_SKIP() << "this CPU has no bf16 products: only the refusal is tested";
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented)
+        << "the refusal is all that this CPU can show";
+    return;
   }
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_LT(NormError(c, Reference(s, a_rounded, b_rounded, c)), 1e-5);

@@ -145,12 +145,15 @@ TEST(Layering, NoFileIsTooLong) {
 TEST(Layering, NoMarksOfUnfinishedWork) {
   // Put together here, so that this file does not hold them.
   const std::vector<std::string> banned = {
-      std::string("TO") + "DO", std::string("FIX") + "ME",      std::string("XX") + "X",
-      std::string("HA") + "CK", std::string("GTEST_") + "SKIP", std::string("DIS") + "ABLED_"};
+      std::string("TO") + "DO",       std::string("FIX") + "ME",
+      std::string("XX") + "X",        std::string("HA") + "CK",
+      std::string("GTEST_") + "SKIP", std::string("DIS") + "ABLED_[A-Za-z]*"};
   for (const Source& source : Sources()) {
     for (size_t i = 0; i < source.lines.size(); ++i) {
       for (const std::string& word : banned) {
-        EXPECT_EQ(source.lines[i].find(word), std::string::npos)
+        // As a word: the six X of mkdtemp's templates are no mark.
+        EXPECT_FALSE(std::regex_search(source.lines[i],
+                                       std::regex("(^|[^A-Za-z])" + word + "([^A-Za-z]|$)")))
             << source.path << ":" << i + 1 << " holds " << word;
       }
     }
