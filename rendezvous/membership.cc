@@ -105,6 +105,8 @@ class MembershipImpl : public Membership {
   JoinEvent Execute(const JoinAction& action, Record* record, absl::Status* error);
   JoinEvent ExecuteChange(const JoinAction& action, absl::Status* error);
   absl::StatusOr<Roster> Entered(const JoinMachine& machine, const Record& record);
+  // A Join that ends because the run does: notices() tells at once which end it was.
+  void NoteEnd(const Record& record, const absl::Status& status);
   void MergeKnown(const Known& known);
   // Repeats a change until it has an outcome, at most until `deadline`.
   template <typename F>
@@ -205,7 +207,10 @@ absl::StatusOr<Roster> MembershipImpl::Join(const Offer& offer, std::string_view
     const JoinAction action = machine.On(event, BootMs());
     MergeKnown(machine.known());
     if (action.kind == JoinAction::Kind::kReturn) return Entered(machine, record);
-    if (action.kind == JoinAction::Kind::kFail) return action.status;
+    if (action.kind == JoinAction::Kind::kFail) {
+      NoteEnd(record, action.status);
+      return action.status;
+    }
     if (cancel.load(std::memory_order_relaxed))
       return absl::CancelledError("joining was cancelled");
     if (deadline.passed()) {
@@ -313,6 +318,16 @@ absl::StatusOr<Roster> MembershipImpl::Entered(const JoinMachine& machine, const
   notices_.round_open = false;
   notices_.joiners = 0;
   return roster;
+}
+
+void MembershipImpl::NoteEnd(const Record& record, const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kAlreadyExists) return;
+  std::lock_guard lock(mutex_);
+  if (record.finished) {
+    notices_.finished = true;
+  } else {
+    notices_.stop = true;
+  }
 }
 
 void MembershipImpl::MergeKnown(const Known& known) {
@@ -476,7 +491,7 @@ void MembershipImpl::SetStatus(std::string_view phase, int64_t step, int world_s
 }
 
 void MembershipImpl::ControlLoop() {
-  BackOff back_off(Hash64(options_.member_id, 2), 50, 1000);
+  BackOff back_off(Hash64(options_.member_id, 2), 20, 500);
   int64_t pause_ms = options_.renew_ms;
   while (true) {
     Known known;

@@ -1,7 +1,8 @@
 // Membership as the training session and the supervisor see it: leave a generation, join the next
 // round, enter the sealed roster; notices in between. The rules (who may seal, which state is the
-// source) are in PROTOCOL.md; the decisions are taken by a pure state machine (machine.h), this
-// class executes its actions against a Store on the control thread that it owns.
+// source) are in PROTOCOL.md; the decisions are taken by a pure state machine (machine.h). Join
+// carries out its actions in the caller's thread, on a connection of its own; a control thread
+// renews the lease and gathers the notices on a second one.
 //
 // Threads: Join, Confirm, Leave and Finish block and belong to the worker's main thread; notices()
 // and the setters are cheap and may be called from any thread. Errors: kUnavailable: the store

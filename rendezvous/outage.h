@@ -26,20 +26,25 @@ class Outage {
       lapses_count_from_ms_ = now_ms + lease_ms_;
     }
     last_answer_ms_ = now_ms;
-    if (away_) {
+    if (said_) {
       LogInfo("reconnected to Redis after ", (now_ms - away_since_ms_) / 1000, ".",
               (now_ms - away_since_ms_) / 100 % 10, " s");
     }
-    away_ = false;
+    away_ = said_ = false;
     error_.clear();
   }
 
+  // A connection that is cut and made anew at once is no outage: only what lasts is told, and one
+  // line a second at most.
   void Failed(const absl::Status& status) {
     std::lock_guard lock(mutex_);
     error_ = std::string(status.message().data(), status.message().size());
-    if (away_) return;
+    const int64_t now_ms = BootMs();
+    if (!away_) away_since_ms_ = now_ms;
     away_ = true;
-    away_since_ms_ = BootMs();
+    if (said_ || now_ms - last_answer_ms_ < kWorthSayingMs || now_ms - said_ms_ < 1000) return;
+    said_ = true;
+    said_ms_ = now_ms;
     LogWarning(error_, "; training goes on, changes of the membership wait");
   }
 
@@ -57,10 +62,11 @@ class Outage {
   }
 
  private:
+  static constexpr int64_t kWorthSayingMs = 300;
   const int64_t lease_ms_;
   mutable std::mutex mutex_;
-  bool away_ = false;
-  int64_t away_since_ms_ = 0, last_answer_ms_ = -1, lapses_count_from_ms_ = 0;
+  bool away_ = false, said_ = false;
+  int64_t away_since_ms_ = 0, said_ms_ = -1000, last_answer_ms_ = -1, lapses_count_from_ms_ = 0;
   std::string error_;
 };
 

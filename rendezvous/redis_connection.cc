@@ -62,7 +62,7 @@ absl::Status StatusOfRedisError(std::string_view error, std::string_view endpoin
   if (Has(error, "WRONGPASS") || Has(error, "invalid password")) {
     return absl::UnauthenticatedError(Cat(where, " refuses the password: correct it in --redis"));
   }
-  if (Has(error, "NOAUTH")) {
+  if (Has(error, "NOAUTH") || Has(error, "unauthenticated")) {
     return absl::UnauthenticatedError(Cat(where, " wants a password: give it in --redis"));
   }
   if (Has(error, "without any password configured")) {
@@ -122,12 +122,16 @@ absl::Status RedisConnection::Connect() {
     Close();
     return absl::InternalError("cannot set the timeout of a Redis connection");
   }
-  if (endpoint_.password.empty()) return absl::OkStatus();
-  std::vector<std::string> auth = {"AUTH"};
-  if (!endpoint_.user.empty()) auth.push_back(endpoint_.user);
-  auth.push_back(endpoint_.password);
+  // Without a password PING asks whether one is wanted: Redis cuts a stranger's longer command off
+  // with no telling answer.
+  std::vector<std::string> hello = {"PING"};
+  if (!endpoint_.password.empty()) {
+    hello = {"AUTH"};
+    if (!endpoint_.user.empty()) hello.push_back(endpoint_.user);
+    hello.push_back(endpoint_.password);
+  }
   bool no_script = false;
-  const absl::Status status = RawCommand(auth, &no_script).status();
+  const absl::Status status = RawCommand(hello, &no_script).status();
   if (!status.ok()) Close();
   return status;
 }
