@@ -214,8 +214,8 @@ class PlanRunner {
 };
 
 TEST(RingPlan, ReducesUnderAnyScheduleWithSeveralRounds) {
-  for (int n = 2; n <= 6; ++n) {
-    for (uint64_t seed = 1; seed <= 3; ++seed) {
+  for (const int n : {2, 3, 5}) {
+    for (uint64_t seed = 1; seed <= 2; ++seed) {
       // Slices of very different length, the longest of several rounds and an odd rest.
       std::vector<int64_t> borders = {0};
       for (int r = 0; r < n; ++r) {
