@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
+#include "absl/strings/str_split.h"
 #include "runtime/base/digest.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
@@ -126,6 +128,7 @@ absl::Status Session::PrepareStores() {
   saver_ = std::make_unique<Saver>(store_.get(), config_.keep);
   marks_ = std::make_unique<StoreMarks>(store_.get());
   last_save_ms_ = BootMs();
+  HF_RETURN_IF_ERROR(CheckFingerprint());
   const auto former = store_->GetMark("probe");
   if (former.ok() && *former != probe_) {
     reporter_.Event("notice", 0,
@@ -136,6 +139,25 @@ absl::Status Session::PrepareStores() {
   }
   if (!former.ok() || *former != probe_) return store_->PutMark("probe", probe_);
   return absl::OkStatus();
+}
+
+// A slot belongs to one run's bits for good: what was saved under other ones is not taken up, and
+// not overwritten.
+absl::Status Session::CheckFingerprint() {
+  const auto former = store_->GetMark("fingerprint");
+  if (absl::IsNotFound(former.status())) return store_->PutMark("fingerprint", fingerprint_text_);
+  HF_RETURN_IF_ERROR(former.status());
+  if (*former == fingerprint_text_) return absl::OkStatus();
+  std::string text;
+  const std::vector<std::string> now = absl::StrSplit(fingerprint_text_, '\n');
+  const std::set<std::string> before = absl::StrSplit(*former, '\n');
+  for (const std::string& line : now) {
+    if (!before.contains(line)) text += Cat(text.empty() ? "" : "; ", line);
+  }
+  exit_ = ExitCode::kRefused;
+  return absl::FailedPreconditionError(
+      Cat("the run in ", config_.dir, " was made with other settings or data; new here: ", text,
+          ". Use the former ones, another --dir, or --fresh to set the old run aside"));
 }
 
 absl::Status Session::StartMembership() {
@@ -158,7 +180,9 @@ absl::Status Session::StartMembership() {
   m.pid = static_cast<int>(getpid());
   m.min_workers = config_.min_workers;
   m.max_workers = static_cast<int>(std::min<int64_t>(config_.max_workers, config_.micro_batches));
-  m.restore_wait_ms = config_.restore_wait_ms;
+  // With a Redis of this machine's own nobody else can come: there is no other machine to wait for.
+  m.restore_wait_ms =
+      start_.may_found ? std::min<int64_t>(config_.restore_wait_ms, 3000) : config_.restore_wait_ms;
   m.rendezvous_ms = config_.rendezvous_ms;
   m.may_found = start_.may_found;
   m.target_step = config_.steps;

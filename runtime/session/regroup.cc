@@ -64,6 +64,9 @@ rendezvous::Offer Session::MakeOffer() {
 absl::StatusOr<Session::Ending> Session::EnterGeneration(std::string_view why) {
   std::string reason(why);
   const Deadline outage = Deadline::After(600'000);
+  // What the last change cost those who were training. The first entry of a process (founding a
+  // run, waiting for others) interrupts nobody and costs nothing.
+  const bool was_training = state_->valid && generation_.roster.generation != 0;
   const int64_t began_ms = lost_at_ms_ != 0 ? lost_at_ms_ : BootMs();
   Ending ending;
   while (true) {
@@ -111,13 +114,13 @@ absl::StatusOr<Session::Ending> Session::EnterGeneration(std::string_view why) {
                " could not be entered: ", std::string(built.message()));
     if (absl::IsDataLoss(built))
       reporter_.Event("checkpoint_skipped", roster->step, StdView(built.message()));
-    membership_->ReportFailedBuild(*roster, UnreachableFrom(built));
+    membership_->ReportFailedBuild(*roster, endpoint_->Unreached());
     generation_.comm.reset();
     reason = std::string(built.message());
     VerifyOwnState();
   }
   entered_ms_ = BootMs();
-  last_regroup_ms_ = entered_ms_ - began_ms;
+  last_regroup_ms_ = was_training ? entered_ms_ - began_ms : 0;
   lost_at_ms_ = 0;
   JoinedReport joined;
   joined.generation = generation_.roster.generation;
@@ -241,26 +244,6 @@ absl::Status Session::Exchange() {
   if (deal.reset[comm.rank()]) engine_->ResetSums();
   generation_.mine = deal.compute[comm.rank()];
   return absl::OkStatus();
-}
-
-std::vector<int> Session::UnreachableFrom(const absl::Status& status) const {
-  // The endpoint names them as "unreachable ranks: 1, 3".
-  std::vector<int> ranks;
-  const std::string text(status.message());
-  const std::string key = "unreachable ranks:";
-  size_t at = text.find(key);
-  if (at == std::string::npos) return ranks;
-  at += key.size();
-  while (at < text.size()) {
-    while (at < text.size() && (text[at] == ' ' || text[at] == ',')) ++at;
-    int rank = 0;
-    const size_t from = at;
-    while (at < text.size() && text[at] >= '0' && text[at] <= '9')
-      rank = rank * 10 + (text[at++] - '0');
-    if (at == from) break;
-    ranks.push_back(rank);
-  }
-  return ranks;
 }
 
 }  // namespace holdfast

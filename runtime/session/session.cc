@@ -293,6 +293,7 @@ absl::Status Session::Applied(const absl::StatusOr<StepResult>& result, const Ve
   report.last_backward_us = facts.last_backward_us;
   unagreed_.present = true;
   train_loss_ = result->loss;
+  membership_->SetStatus("training", result->step, report.world_size, result->loss);
   engine_->NoteStepTime(us / 1000);
   if (generation_.steps++ == 0) reporter_.FirstStep(generation_.roster.generation, result->step);
   generation_.attempt = 0;

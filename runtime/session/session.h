@@ -81,6 +81,7 @@ class Session {
   Session(const StartMessage& start, const Trainer& trainer, Channel& channel);
   absl::Status Prepare();
   absl::Status PrepareStores();
+  absl::Status CheckFingerprint();
   absl::Status StartMembership();
 
   // regroup.cc
@@ -89,7 +90,6 @@ class Session {
   absl::Status Exchange();
   void VerifyOwnState();
   rendezvous::Offer MakeOffer();
-  std::vector<int> UnreachableFrom(const absl::Status& status) const;
 
   // session.cc
   Ending Train();

@@ -3,6 +3,7 @@
 // Reads the source tree only.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -148,14 +149,20 @@ TEST(Layering, NoMarksOfUnfinishedWork) {
       std::string("TO") + "DO",       std::string("FIX") + "ME",
       std::string("XX") + "X",        std::string("HA") + "CK",
       std::string("GTEST_") + "SKIP", std::string("DIS") + "ABLED_[A-Za-z]*"};
+  // As words: the six X of mkdtemp's templates are no mark.
+  std::string any;
+  for (const std::string& word : banned) any += (any.empty() ? "" : "|") + word;
+  const std::regex mark("(^|[^A-Za-z])(" + any + ")([^A-Za-z]|$)");
   for (const Source& source : Sources()) {
     for (size_t i = 0; i < source.lines.size(); ++i) {
-      for (const std::string& word : banned) {
-        // As a word: the six X of mkdtemp's templates are no mark.
-        EXPECT_FALSE(std::regex_search(source.lines[i],
-                                       std::regex("(^|[^A-Za-z])" + word + "([^A-Za-z]|$)")))
-            << source.path << ":" << i + 1 << " holds " << word;
-      }
+      const std::string& line = source.lines[i];
+      // Regular expressions are slow: only lines that may hold one.
+      if (std::none_of(banned.begin(), banned.end(), [&](const std::string& word) {
+            return line.find(word.substr(0, 4)) != std::string::npos;
+          }))
+        continue;
+      EXPECT_FALSE(std::regex_search(line, mark))
+          << source.path << ":" << i + 1 << " holds a mark of unfinished work";
     }
   }
 }
