@@ -46,7 +46,9 @@ TEST_P(BadInput, IsRefusedAtOnce) {
   EXPECT_EQ(run.Wait(30'000), static_cast<int>(GetParam().code)) << run.Output();
   EXPECT_LT(BootMs() - start, 20'000) << "not at once";
   EXPECT_THAT(run.Output(), HasSubstr(GetParam().message));
-  EXPECT_FALSE(fs::exists(run.dir() + "/steps.jsonl")) << "training began";
+  std::error_code error;
+  const auto lines = fs::file_size(run.dir() + "/steps.jsonl", error);
+  EXPECT_TRUE(error || lines == 0) << "training began";
   run.ExpectNoResidue();
 }
 
@@ -76,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"ConfigNoToml", {{"config", "log_every = = 3\n"}}, ExitCode::kUsage, "1"},
         BadCase{"NoData", {{"data", "/no/such/file.txt"}}, ExitCode::kData, "/no/such/file.txt"},
         BadCase{"EmptyData", {{"data", "bytes:.txt"}}, ExitCode::kData, "data"},
-        BadCase{"ShortData", {{"data", "bytes:.txtshort"}}, ExitCode::kData, "short"},
+        BadCase{"ShortData", {{"data", "bytes:.txtshort"}}, ExitCode::kData, "too few"},
         BadCase{"TokenOutOfRange",
                 {{"data", Cat("bytes:.bin", std::string(40'000, '\xff'))}, {"vocab-size", "100"}},
                 ExitCode::kData,
@@ -86,6 +88,19 @@ INSTANTIATE_TEST_SUITE_P(
                 ExitCode::kUsage,
                 "password"}),
     [](const auto& info) { return info.param.name; });
+
+// A first start that was refused binds nobody: the corrected command works in the same folder.
+TEST(BadInput, AWrongFirstStartDoesNotStick) {
+  const std::string dir = FreshFolder("corrected");
+  for (const Flags& flags :
+       {Flags{{"model", "gtp"}}, Flags{{"data", "/no/such/file.txt"}, {"layers", "5"}}}) {
+    TrainRun run({.dir = dir, .flags = flags});
+    EXPECT_GT(run.Wait(30'000), 0) << run.Output();
+  }
+  TrainRun run({.dir = dir, .flags = {{"workers", "2"}}});
+  EXPECT_EQ(run.Wait(), 0) << run.Output();
+  ExpectSameBits(dir);
+}
 
 TEST(BadInput, NoSubCommand) {
   EXPECT_EQ(Command({}).code, static_cast<int>(ExitCode::kUsage));
@@ -112,7 +127,7 @@ TEST(BadInput, CommandsOnNothing) {
 TEST(BadInput, RedisIsNotThere) {
   TestRedis redis;
   redis.KillHard();
-  TrainRun run({.flags = {{"redis", redis.url()}, {"run", "x"}, {"rendezvous-ms", "2000"}},
+  TrainRun run({.flags = {{"redis", redis.url()}, {"run", "x"}, {"rendezvous-ms", "5000"}},
                 .env = redis.env()});
   EXPECT_EQ(run.Wait(60'000), static_cast<int>(ExitCode::kStore)) << run.Output();
   EXPECT_THAT(run.Output(), HasSubstr(Cat(redis.port())));

@@ -68,7 +68,7 @@ TEST(Damage, OneFlippedByteInTheNewestCheckpoint) {
 TEST(Damage, EveryCheckpointDamagedIsRefused) {
   const std::string dir = KilledRun(1);
   for (const fs::path& path : DataFiles(dir)) FlipByteInTheMiddle(path);
-  TrainRun run({.dir = dir, .flags = {{"workers", "2"}}});
+  TrainRun run({.dir = dir, .flags = {{"workers", "2"}, {"restore-wait-ms", "2000"}}});
   EXPECT_EQ(run.Wait(), static_cast<int>(ExitCode::kCheckpoint)) << run.Output();
   run.ExpectNoResidue();
 }
@@ -76,7 +76,7 @@ TEST(Damage, EveryCheckpointDamagedIsRefused) {
 TEST(Damage, ASlotsStoreIsGone) {
   const std::string dir = KilledRun(3);
   fs::remove_all(dir + "/slots/1");
-  TrainRun run({.dir = dir, .flags = {{"workers", "3"}}});
+  TrainRun run({.dir = dir, .flags = {{"workers", "3"}, {"restore-wait-ms", "2000"}}});
   const int code = run.Wait();
   // One copy of each range on one machine: without slot 1 no checkpoint is whole. Refused, never
   // step 0.
@@ -108,7 +108,7 @@ TEST(Damage, ListAndVerify) {
 TEST(Damage, DiskFull) {
   const std::string dir = FreshFolder("full");
   fs::create_directories(dir);
-  if (mount("holdfast-test", dir.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, "size=6m") != 0) {
+  if (mount("holdfast-test", dir.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, "size=64m") != 0) {
     std::printf(
         "tmpfs cannot be mounted here (not root): this fault is covered by the storage tests "
         "only\n");
