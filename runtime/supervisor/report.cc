@@ -104,6 +104,7 @@ void Report::OnJoined(int slot, const Json& m) {
     // Restored behind what was committed: those steps are computed again.
     if (step < live_.step && restored_generation_ < generation) steps_lost_ += live_.step - step;
     restored_generation_ = generation;
+    steps_->StartAfter(step);
     live_.step = step;
     last_step_ms_ = -1;
   }

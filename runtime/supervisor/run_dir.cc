@@ -219,7 +219,11 @@ absl::StatusOr<RunDir::Plan> RunDir::Prepare(const Config& wanted) {
                        " cannot be read: ", StdView(old.status().message()),
                        "; use another --dir, or --fresh");
     }
-    HF_ASSIGN_OR_RETURN(plan, Compare(*old, wanted));
+    // A start that never came to train (bad data, a misspelt model) binds nobody.
+    const bool trained = fs::exists(File("slots"), error) || ReadRecord(path_).last_step > 0;
+    if (trained) {
+      HF_ASSIGN_OR_RETURN(plan, Compare(*old, wanted));
+    }
   } else if (!absl::IsNotFound(text.status())) {
     return WithExit(text.status(), ExitCode::kUsage);
   } else if (fs::exists(File("slots"), error)) {

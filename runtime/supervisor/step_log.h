@@ -22,6 +22,11 @@ class StepLog {
   enum class Outcome { kWritten, kKnown, kHeld, kDiffers };
   // `line`: the JSON to write. kHeld: an earlier step is missing and may come from another worker.
   Outcome Add(int64_t step, const std::string& digest, std::string line, int64_t now_ms);
+  // This machine joins a run that has reached `step` elsewhere: the next line is step + 1. Nothing
+  // when the log goes on from lines that it has.
+  void StartAfter(int64_t step) {
+    if (last_step_ == 0 && held_.empty()) last_step_ = step;
+  }
   // Writes what was held too long (the missing step will not come), or all of it.
   void Flush(int64_t now_ms, bool all);
   // The digest on record of a step, "" when it is not in the window.
