@@ -168,9 +168,9 @@ class World {
   // The request travels, is applied once or (late) after the asker has given up, and the answer
   // travels back or is lost.
   void Ask(Process* p, const JoinAction& a) {
-    const int64_t there = faults_.late_request && Chance(20)
-                              ? 1500 + static_cast<int64_t>(Draw(3000))
-                              : 1 + static_cast<int64_t>(Draw(5));
+    int64_t there = 1 + static_cast<int64_t>(Draw(5));
+    if (faults_.late_request && Chance(20)) there = 1500 + static_cast<int64_t>(Draw(3000));
+    if (faults_.late_request && Chance(20)) there = static_cast<int64_t>(Draw(900));
     const int64_t back = 1 + static_cast<int64_t>(Draw(5));
     const bool lost = (faults_.lost_reply && Chance(30)) || there > 1000;
     if (p->cut && !healing_) return Later(p, 1000, {JoinEvent::Kind::kStoreFailed});
@@ -237,7 +237,6 @@ class World {
     p->step = p->record.sealed.step;
     p->has_state = true;
     p->vouched = p->record.sealed.source == Source::kMemory;
-    (void)store_.Confirm(store_.CurrentFence(), p->id);
   }
 
   Process* Find(const std::string& id) {
@@ -264,6 +263,10 @@ class World {
       const bool whole = AllInside(generation);
       const bool own_clock = now_ - youngest > kOutage - kMargin;
       const bool partial = whole && Chance(5);
+      // A communicator stands only when all have entered: then all confirm.
+      for (const std::string& id : ids) {
+        if (whole && !Find(id)->cut) (void)store_.Confirm(store_.CurrentFence(), id);
+      }
       for (const std::string& id : ids) {
         Process* p = Find(id);
         if (!p->alive || p->inside != generation) continue;
