@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/source.h"
 #include "runtime/base/digest.h"
 #include "runtime/base/text.h"
 
@@ -208,7 +209,9 @@ JoinAction JoinMachine::OnRecord(const Record& record, int64_t now_ms) {
     return fail;
   }
   if (!record.refused.empty()) {
-    fail.status = absl::FailedPreconditionError(record.refused);
+    fail.status = record.refused.starts_with(kNoUsableState)
+                      ? absl::DataLossError(record.refused)
+                      : absl::FailedPreconditionError(record.refused);
     return fail;
   }
   const auto death = record.deaths.find(options_.id);

@@ -146,7 +146,8 @@ class Membership {
   // Leaves the current generation for good ("left g" durable first), proposes or joins the next
   // round and waits until a roster is sealed that settles this process: as a member (rank >= 0). As
   // a spare it keeps waiting. kCancelled when *cancel becomes true; kFailedPrecondition when
-  // refused; kAlreadyExists when the run is finished or was stopped.
+  // refused; kDataLoss when the run has progress on record and no state of it is usable;
+  // kAlreadyExists when the run is finished or was stopped.
   virtual absl::StatusOr<Roster> Join(const Offer& offer, std::string_view reason,
                                       const std::atomic<bool>& cancel, Deadline deadline) = 0;
   // After the communicator stands and the state's digest was checked: the generation is durable

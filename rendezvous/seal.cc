@@ -232,6 +232,17 @@ void AdmitHolders(const SourceChoice& choice, Admission* admission) {
   }
 }
 
+// The highest step that anything in the record proves. Also what processes said that cannot take
+// part any more: progress that one of them has seen does not end with its lease.
+int64_t ProvenStep(const Record& record) {
+  int64_t step = std::max(record.sealed.progress, record.sealed.step);
+  for (const auto& [id, w] : record.joins) {
+    step = std::max({step, w.offer.progress, w.offer.has_state ? w.offer.step : 0});
+    for (const HeldCheckpoint& c : w.offer.checkpoints) step = std::max(step, c.step);
+  }
+  return step;
+}
+
 SealPlan MakePlan(const Record& record, const Round& round, const Admission& admission,
                   const SourceChoice& choice, std::map<std::string, Failures> failures) {
   SealPlan plan;
@@ -274,8 +285,7 @@ SealPlan MakePlan(const Record& record, const Round& round, const Admission& adm
   s.fingerprint_text = model.fingerprint_text;
   s.probe = model.probe;
   s.compute_class = model.compute_class;
-  s.progress = std::max(record.sealed.progress, choice.step);
-  for (const Waiting* w : admission.eligible) s.progress = std::max(s.progress, w->offer.progress);
+  s.progress = std::max(ProvenStep(record), choice.step);
   s.failures = std::move(failures);
   s.note = choice.why;
   if (!admission.left_out.empty()) {
@@ -369,9 +379,8 @@ Decision DecideSeal(const Record& record, const Observed& observed, const SealOp
   std::set<std::string> in_generation;
   for (const Member& m : record.sealed.members) in_generation.insert(m.id);
   const int64_t restore_until_ms = observed.open_since_ms + options.restore_wait_ms;
-  const SourceChoice choice =
-      ChooseSource(admission.eligible, in_generation,
-                   std::max(record.sealed.progress, record.sealed.step), now_ms < restore_until_ms);
+  const SourceChoice choice = ChooseSource(admission.eligible, in_generation, ProvenStep(record),
+                                           now_ms < restore_until_ms);
   if (choice.kind == SourceChoice::Kind::kWait) return Wait(choice.why, restore_until_ms);
   if (choice.kind == SourceChoice::Kind::kRefuse) {
     for (const Waiting* w : admission.eligible) refuse.refusals.push_back({w->id, choice.why});

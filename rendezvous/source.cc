@@ -239,9 +239,9 @@ SourceChoice ChooseSource(const std::vector<const Waiting*>& joiners,
       Cat("the run has reached step ", progress, ", but no state of it is usable here",
           passed_over.empty() ? "" : " (", passed_over, passed_over.empty() ? "" : ")");
   if (may_wait) return NotYet(SourceChoice::Kind::kWait, why);
-  return NotYet(
-      SourceChoice::Kind::kRefuse,
-      Cat(why, "; start the machines that hold its checkpoints, or begin anew with --fresh"));
+  return NotYet(SourceChoice::Kind::kRefuse,
+                Cat(kNoUsableState, why,
+                    "; start the machines that hold its checkpoints, or begin anew with --fresh"));
 }
 
 std::vector<Ranges> AssignRanges(const std::vector<Ranges>& held, int64_t chunks) {

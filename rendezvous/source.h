@@ -22,6 +22,10 @@ struct SourceChoice {
   HeldCheckpoint checkpoint;  // kCheckpoint; its ranges are the union over all joiners
 };
 
+// How a kRefuse's text begins. Whoever is refused so ends with another exit code than one whose
+// settings differ.
+inline constexpr char kNoUsableState[] = "no usable state: ";
+
 // `joiners`: every eligible process of the round, member or not, spares included. `in_generation`:
 // ids of the newest sealed generation. `recorded_progress`: highest step that the record proves.
 // `may_wait`: restore_wait is not over yet.

@@ -4,6 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rendezvous/machine.h"
+#include "rendezvous/source.h"
 #include "tests/rendezvous/builders.h"
 
 namespace holdfast::rendezvous {
@@ -279,7 +280,21 @@ TEST(SealTest, NoUsableStateRefusesAll) {
   const Decision d = Decide(r);
   ASSERT_EQ(d.kind, Kind::kRefuse);
   EXPECT_THAT(d.refusals[0].why, HasSubstr("step 30"));
+  EXPECT_THAT(d.refusals[0].why, ::testing::StartsWith(kNoUsableState));
   EXPECT_EQ(Decide(r, JustHere()).kind, Kind::kWait);  // restore_wait first
+}
+
+// Whoever knew of the progress lost its lease in the wait: what it said still counts.
+TEST(SealTest, ProgressDoesNotEndWithTheLeaseOfWhoKnewOfIt) {
+  Record r = MakeRecord(0, {});
+  Waiting knows = MakeWaiting("knows");
+  knows.offer.progress = 30;
+  AddJoin(&r, knows);
+  r.lease_left_ms.erase("knows");
+  AddJoin(&r, MakeWaiting("empty"));
+  const Decision d = Decide(r);
+  ASSERT_EQ(d.kind, Kind::kRefuse) << "a start at step 0";
+  EXPECT_THAT(d.refusals[0].why, HasSubstr("step 30"));
 }
 
 TEST(CoverTest, FewestThatCoverAllTiesToLaterRanks) {
