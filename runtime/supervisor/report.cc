@@ -225,6 +225,7 @@ void Report::OnSave(int slot, const Json& m) {
   const int64_t step = IntegerOf(m, "step");
   Json fields = m;
   fields.erase("type");
+  fields.erase("text");  // told in the event's own text
   fields["worker"] = slot;
   if (phase == "failed") {
     Event("save", LogLevel::kWarning,
