@@ -1,5 +1,6 @@
-// Little-endian encoding into and bounded decoding out of byte strings, for frames, records and manifests.
-// ByteReader never reads past its end: the first short read makes it fail for good, and ok() says so. Not thread-safe.
+// Little-endian encoding into and bounded decoding out of byte strings, for frames, records and
+// manifests. ByteReader never reads past its end: the first short read makes it fail for good, and
+// ok() says so. Not thread-safe.
 #pragma once
 
 #include <bit>
@@ -11,7 +12,8 @@
 
 namespace holdfast {
 
-static_assert(std::endian::native == std::endian::little, "all formats are little-endian and copied as they are");
+static_assert(std::endian::native == std::endian::little,
+              "all formats are little-endian and copied as they are");
 
 class ByteWriter {
  public:
@@ -25,7 +27,9 @@ class ByteWriter {
     Put<uint32_t>(static_cast<uint32_t>(text.size()));
     bytes_.append(text);
   }
-  void PutRaw(const void* data, size_t size) { bytes_.append(static_cast<const char*>(data), size); }
+  void PutRaw(const void* data, size_t size) {
+    bytes_.append(static_cast<const char*>(data), size);
+  }
   const std::string& bytes() const { return bytes_; }
   std::string Take() { return std::move(bytes_); }
 

@@ -1,6 +1,6 @@
-// Time for deadlines and durations. One clock only: CLOCK_BOOTTIME, which also counts suspended time, so that an own
-// deadline never comes late. The wall clock appears in log lines and nowhere else; no decision reads it.
-// All functions may be called from any thread.
+// Time for deadlines and durations. One clock only: CLOCK_BOOTTIME, which also counts suspended
+// time, so that an own deadline never comes late. The wall clock appears in log lines and nowhere
+// else; no decision reads it. All functions may be called from any thread.
 #pragma once
 
 #include <cstdint>

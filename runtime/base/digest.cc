@@ -32,7 +32,8 @@ const KeyTable& Keys() {
   return table;
 }
 
-// word * key = word * low + 2^32 (word * high), and the sums of both parts may be taken apart: all mod 2^64.
+// word * key = word * low + 2^32 (word * high), and the sums of both parts may be taken apart: all
+// mod 2^64.
 uint64_t KeyedSum(const uint32_t* words, int64_t count, const KeyTable& key) {
   uint64_t low = 0, high = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -103,9 +104,9 @@ bool ParseHex64(std::string_view text, uint64_t* value) {
 std::array<uint8_t, 32> HmacSha256(std::string_view key, std::string_view message) {
   std::array<uint8_t, 32> out{};
   unsigned size = 0;
-  const unsigned char* done =
-      HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-           reinterpret_cast<const unsigned char*>(message.data()), message.size(), out.data(), &size);
+  const unsigned char* done = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                                   reinterpret_cast<const unsigned char*>(message.data()),
+                                   message.size(), out.data(), &size);
   assert(done != nullptr && size == out.size());
   (void)done;
   return out;
@@ -121,7 +122,7 @@ std::string RandomBytes(size_t count) {
   while (have < count) {
     const ssize_t n = getrandom(bytes.data() + have, count - have, 0);
     if (n > 0) have += static_cast<size_t>(n);
-    if (n < 0 && errno != EINTR) std::abort();   // a kernel without randomness can keep no secret
+    if (n < 0 && errno != EINTR) std::abort();  // a kernel without randomness can keep no secret
   }
   return bytes;
 }

@@ -1,14 +1,16 @@
 // Digests. Three kinds, for three uses:
-//   StateDigest   64 bits over 32-bit words with positions; parts add up (mod 2^64), so any split of the state gives the
-//                 same root. Defined here for host and device; the tuned pass over an array is DigestWords below.
+//   StateDigest   64 bits over 32-bit words with positions; parts add up (mod 2^64), so any split
+//   of the state gives the
+//                 same root. Defined here for host and device; the tuned pass over an array is
+//                 DigestWords below.
 //   Hash64/128    XXH3 over bytes: finds damage, not malice.
 //   HmacSha256    authentication with a secret.
 // All functions are pure and may be called from any thread.
 #pragma once
 
 #include <array>
-#include <cstdint>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -24,7 +26,8 @@ HOLDFAST_HD inline uint64_t Mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Words are digested in blocks of this many; a part of a region may be digested alone when it starts on a block border.
+// Words are digested in blocks of this many; a part of a region may be digested alone when it
+// starts on a block border.
 inline constexpr int64_t kDigestBlockWords = 1024;
 
 // The odd key of position `i` inside a block (0 <= i < kDigestBlockWords).
@@ -35,9 +38,10 @@ HOLDFAST_HD inline uint64_t DigestBlock(uint64_t keyed_sum, uint64_t region, uin
   return Mix64(keyed_sum ^ Mix64(region * 0xD1342543DE82EF95ull ^ Mix64(block)));
 }
 
-// Sum of the block digests of words[0..count) of region `region`, where words[0] is the region's word `first`
-// (first % kDigestBlockWords == 0). A last block that is short counts its missing words as zero.
-// DigestWords(whole) == DigestWords(part 1) + DigestWords(part 2) for any cut on a block border.
+// Sum of the block digests of words[0..count) of region `region`, where words[0] is the region's
+// word `first` (first % kDigestBlockWords == 0). A last block that is short counts its missing
+// words as zero. DigestWords(whole) == DigestWords(part 1) + DigestWords(part 2) for any cut on a
+// block border.
 uint64_t DigestWords(const void* words, int64_t count, uint64_t region, int64_t first);
 
 uint64_t Hash64(std::string_view bytes, uint64_t seed = 0);
@@ -57,8 +61,9 @@ std::array<uint8_t, 32> HmacSha256(std::string_view key, std::string_view messag
 // Compares in time that does not depend on the contents.
 bool EqualInConstantTime(std::string_view a, std::string_view b);
 
-// Bytes from the kernel's random generator: for secrets, nonces and ids only, never for anything that moves the state.
+// Bytes from the kernel's random generator: for secrets, nonces and ids only, never for anything
+// that moves the state.
 std::string RandomBytes(size_t count);
-uint64_t RandomNonce();   // never 0
+uint64_t RandomNonce();  // never 0
 
 }  // namespace holdfast

@@ -22,8 +22,8 @@ namespace {
 
 struct Task {
   std::string kind, argument;
-  int64_t left = -1;    // firings left; -1: no bound
-  int64_t step = -1;    // only at this step; -1: any
+  int64_t left = -1;  // firings left; -1: no bound
+  int64_t step = -1;  // only at this step; -1: any
 };
 
 struct Table {
@@ -44,7 +44,8 @@ absl::Status Bad(absl::string_view part, absl::string_view why) {
 absl::Status ParseTask(absl::string_view text, Task* task) {
   absl::string_view rest = text;
   if (const size_t at = rest.rfind('@'); at != absl::string_view::npos) {
-    if (!absl::SimpleAtoi(rest.substr(at + 1), &task->step)) return Bad(text, "a step number after @");
+    if (!absl::SimpleAtoi(rest.substr(at + 1), &task->step))
+      return Bad(text, "a step number after @");
     rest = rest.substr(0, at);
   }
   if (const size_t star = rest.find('*'); star != absl::string_view::npos) {
@@ -58,10 +59,12 @@ absl::Status ParseTask(absl::string_view text, Task* task) {
   }
   task->kind = std::string(rest);
   int64_t number;
-  if ((task->kind == "sleep" || task->kind == "exit") && !absl::SimpleAtoi(task->argument, &number)) {
+  if ((task->kind == "sleep" || task->kind == "exit") &&
+      !absl::SimpleAtoi(task->argument, &number)) {
     return Bad(text, "a number in ()");
   }
-  for (const absl::string_view kind : {"off", "kill", "abort", "exit", "sleep", "pause", "return"}) {
+  for (const absl::string_view kind :
+       {"off", "kill", "abort", "exit", "sleep", "pause", "return"}) {
     if (kind == task->kind) return absl::OkStatus();
   }
   return Bad(text, "kinds are off, kill, abort, exit(code), sleep(ms), pause, return(text)");
@@ -84,8 +87,7 @@ const bool at_start = (LoadEnvironmentOnce(), true);
 
 absl::Status SetFailpoints(std::string_view settings) {
   std::map<std::string, Task, std::less<>> tasks;
-  for (const absl::string_view part :
-       absl::StrSplit(View(settings), ';', absl::SkipEmpty())) {
+  for (const absl::string_view part : absl::StrSplit(View(settings), ';', absl::SkipEmpty())) {
     const size_t equal = part.find('=');
     if (equal == absl::string_view::npos) return Bad(part, "write name=task");
     Task task;

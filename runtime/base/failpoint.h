@@ -1,9 +1,12 @@
-// Failpoints: named places in the product where a drill makes something fail. Off, one costs a relaxed load.
-// Set by the environment variable HOLDFAST_FAILPOINTS or by SetFailpoints, grammar (after FreeBSD's fail(9)):
+// Failpoints: named places in the product where a drill makes something fail. Off, one costs a
+// relaxed load. Set by the environment variable HOLDFAST_FAILPOINTS or by SetFailpoints, grammar
+// (after FreeBSD's fail(9)):
 //   name=task[;name=task...]      task: [COUNT*]kind[(argument)][@STEP]
-//   kinds: off | kill (SIGKILL to itself) | abort | exit(code) | sleep(ms) | pause (until killed) | return(text)
-// "@STEP" arms the task only when the site passes that step number. COUNT: fires so many times, then is off.
-// Every firing is logged and counted, so that a drill can prove that its fault happened. Thread-safe.
+//   kinds: off | kill (SIGKILL to itself) | abort | exit(code) | sleep(ms) | pause (until killed) |
+//   return(text)
+// "@STEP" arms the task only when the site passes that step number. COUNT: fires so many times,
+// then is off. Every firing is logged and counted, so that a drill can prove that its fault
+// happened. Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -13,7 +13,7 @@ namespace {
 
 std::mutex mutex;
 std::string& Name() {
-  static std::string* name = new std::string();   // outlives every thread that still logs at exit
+  static std::string* name = new std::string();  // outlives every thread that still logs at exit
   return *name;
 }
 std::atomic<LogLevel> level_now{LogLevel::kInfo};
@@ -49,8 +49,8 @@ void LogLine(LogLevel level, std::string_view text) {
   tm parts;
   localtime_r(&t.tv_sec, &parts);
   char stamp[32];
-  std::snprintf(stamp, sizeof stamp, "%02d:%02d:%02d.%03ld %c ", parts.tm_hour, parts.tm_min, parts.tm_sec,
-                t.tv_nsec / 1'000'000, "DIWE"[static_cast<int>(level)]);
+  std::snprintf(stamp, sizeof stamp, "%02d:%02d:%02d.%03ld %c ", parts.tm_hour, parts.tm_min,
+                parts.tm_sec, t.tv_nsec / 1'000'000, "DIWE"[static_cast<int>(level)]);
   std::lock_guard lock(mutex);
   const std::string line = Cat(stamp, Name(), Name().empty() ? "" : ": ", text, "\n");
   WriteAll(line);

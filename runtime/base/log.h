@@ -1,5 +1,6 @@
-// Log lines for people, on standard error: "04:30:12.345 I worker 2: text". Losing the sink (closed pipe, full disk)
-// never ends the program: lines are dropped and counted. Thread-safe. Secrets must never be passed in.
+// Log lines for people, on standard error: "04:30:12.345 I worker 2: text". Losing the sink (closed
+// pipe, full disk) never ends the program: lines are dropped and counted. Thread-safe. Secrets must
+// never be passed in.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,20 @@ void LogLine(LogLevel level, std::string_view text);
 int64_t DroppedLogLines();
 
 template <typename... Args>
-void LogInfo(const Args&... args) { LogLine(LogLevel::kInfo, Cat(args...)); }
+void LogInfo(const Args&... args) {
+  LogLine(LogLevel::kInfo, Cat(args...));
+}
 template <typename... Args>
-void LogWarning(const Args&... args) { LogLine(LogLevel::kWarning, Cat(args...)); }
+void LogWarning(const Args&... args) {
+  LogLine(LogLevel::kWarning, Cat(args...));
+}
 template <typename... Args>
-void LogError(const Args&... args) { LogLine(LogLevel::kError, Cat(args...)); }
+void LogError(const Args&... args) {
+  LogLine(LogLevel::kError, Cat(args...));
+}
 template <typename... Args>
-void LogDebug(const Args&... args) { LogLine(LogLevel::kDebug, Cat(args...)); }
+void LogDebug(const Args&... args) {
+  LogLine(LogLevel::kDebug, Cat(args...));
+}
 
 }  // namespace holdfast

@@ -30,15 +30,15 @@ namespace holdfast {
 #define HF_CONCAT(a, b) HF_CONCAT_INNER(a, b)
 
 // Evaluates an absl::Status; returns it from the enclosing function unless OK.
-#define HF_RETURN_IF_ERROR(expr)                            \
-  do {                                                      \
-    absl::Status hf_status = (expr);                        \
-    if (!hf_status.ok()) return hf_status;                  \
+#define HF_RETURN_IF_ERROR(expr)           \
+  do {                                     \
+    absl::Status hf_status = (expr);       \
+    if (!hf_status.ok()) return hf_status; \
   } while (false)
 
 // HF_ASSIGN_OR_RETURN(auto x, F()): x gets the value, or the enclosing function returns the status.
 #define HF_ASSIGN_OR_RETURN(lhs, expr) HF_ASSIGN_IMPL(HF_CONCAT(hf_or_, __LINE__), lhs, expr)
-#define HF_ASSIGN_IMPL(tmp, lhs, expr)  \
-  auto tmp = (expr);                    \
-  if (!tmp.ok()) return tmp.status();   \
+#define HF_ASSIGN_IMPL(tmp, lhs, expr) \
+  auto tmp = (expr);                   \
+  if (!tmp.ok()) return tmp.status();  \
   lhs = std::move(tmp).value()

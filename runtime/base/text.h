@@ -1,5 +1,5 @@
-// The distribution's Abseil has a string_view of its own that std::string_view does not convert to. Cat is absl::StrCat
-// that takes both; View and StdView convert between the two.
+// The distribution's Abseil has a string_view of its own that std::string_view does not convert to.
+// Cat is absl::StrCat that takes both; View and StdView convert between the two.
 #pragma once
 
 #include <string>

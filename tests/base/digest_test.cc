@@ -18,7 +18,8 @@ TEST(StateDigest, PartsAddUpForEveryCut) {
   const int64_t count = static_cast<int64_t>(words.size());
   const uint64_t whole = DigestWords(words.data(), count, 3, 0);
   for (int64_t cut = 0; cut <= count; cut += kDigestBlockWords) {
-    EXPECT_EQ(whole, DigestWords(words.data(), cut, 3, 0) + DigestWords(words.data() + cut, count - cut, 3, cut));
+    EXPECT_EQ(whole, DigestWords(words.data(), cut, 3, 0) +
+                         DigestWords(words.data() + cut, count - cut, 3, cut));
   }
 }
 
@@ -61,7 +62,7 @@ TEST(StateDigest, SeesSwapsBlockSwapsAndRegions) {
   EXPECT_NE(before, DigestWords(words.data(), 4096, 0, 0));
 }
 
-TEST(Hmac, KnownAnswer) {   // RFC 4231, test case 2
+TEST(Hmac, KnownAnswer) {  // RFC 4231, test case 2
   const auto mac = HmacSha256("Jefe", "what do ya want for nothing?");
   EXPECT_EQ(Hex(std::string_view(reinterpret_cast<const char*>(mac.data()), mac.size())),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");

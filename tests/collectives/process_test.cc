@@ -62,7 +62,7 @@ void ExpectAllKnow(MemberWorld& members, int world, int victim, int64_t since_us
 
 TEST(Processes, KilledInTheMiddleOfAnAllReduce) {
   for (const int victim : {0, 2}) {
-    MemberWorld members(4, kReduce, 10'000);
+    MemberWorld members(4, kReduce, 60'000);
     AwaitMiddle(members, victim);
     const int64_t at_us = BootUs();
     members[victim].Signal(SIGKILL);
@@ -71,7 +71,7 @@ TEST(Processes, KilledInTheMiddleOfAnAllReduce) {
 }
 
 TEST(Processes, KilledWhileIdle) {
-  MemberWorld members(4, "idle", 10'000);
+  MemberWorld members(4, "idle", 60'000);
   const int64_t at_us = BootUs();
   members[1].Signal(SIGKILL);
   ExpectAllKnow(members, 4, 1, at_us, kHardBoundMs, "killed while idle");
