@@ -40,12 +40,26 @@ void FlipByteInTheMiddle(const fs::path& path) {
   ASSERT_TRUE(file.good()) << path;
 }
 
-// A run that was killed with checkpoints of steps 10 to 30 on disk.
+// The step of the newest checkpoint that the run calls saved.
+int64_t NewestSaved(const std::string& dir) {
+  int64_t newest = 0;
+  const auto events = chaos::ReadEvents(dir);
+  if (!events.ok()) return 0;
+  for (const chaos::EventLine& event : *events) {
+    const bool saved = event.line.find("\"phase\":\"saved\"") != std::string::npos;
+    if (event.kind == "save" && saved) newest = std::max(newest, event.step);
+  }
+  return newest;
+}
+
+// A run that was killed when three checkpoints were saved, the newest at step 30 or a little later.
 std::string KilledRun(int workers) {
   const std::string dir = FreshFolder("damaged");
   TrainRun run(
-      {.dir = dir, .flags = {{"workers", Cat(workers)}}, .failpoints = "step.begin=sleep(20)"});
-  run.Do({.kind = FaultKind::kKillAll, .at_step = 36});
+      {.dir = dir, .flags = {{"workers", Cat(workers)}}, .failpoints = "step.begin=sleep(40)"});
+  EXPECT_TRUE(chaos::WaitUntil(
+      Deadline::After(kRunMs), [&] { return NewestSaved(dir) >= 30 || run.process().Poll(); }, 10));
+  run.Do({.kind = FaultKind::kKillAll, .at_step = 30});
   run.WaitText();
   run.ExpectNoResidue(true);
   return dir;
@@ -97,7 +111,7 @@ TEST(Damage, ListAndVerify) {
   const std::string dir = KilledRun(2);
   const CommandResult list = Command({"checkpoint", "list", "--dir", dir});
   EXPECT_EQ(list.code, 0) << list.output;
-  EXPECT_NE(list.output.find("30"), std::string::npos) << list.output;
+  EXPECT_NE(list.output.find(Cat(NewestSaved(dir))), std::string::npos) << list.output;
   const CommandResult verify = Command({"checkpoint", "verify", "--dir", dir});
   EXPECT_EQ(verify.code, 0) << verify.output;
 }

@@ -27,7 +27,7 @@ class Scratch : public ::testing::Environment {
   }
   void TearDown() override {
     std::error_code error;
-    if (::testing::UnitTest::GetInstance()->Failed()) {
+    if (::testing::UnitTest::GetInstance()->Failed() || std::getenv("HOLDFAST_KEEP") != nullptr) {
       std::printf("kept for a look: %s\n", path_.c_str());
     } else {
       fs::remove_all(path_, error);

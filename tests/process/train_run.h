@@ -19,7 +19,8 @@ namespace holdfast::testing {
 using Flags =
     std::map<std::string, std::string>;  // "workers" -> "3"; an empty value: a flag without one
 
-// The folder of this test binary, removed at its end (kept, and named, when a test failed).
+// The folder of this test binary, removed at its end (kept, and named, when a test
+// failed or HOLDFAST_KEEP is set).
 const std::string& ScratchFolder();
 // A fresh, not yet existing folder name below it.
 std::string FreshFolder(const std::string& name);
