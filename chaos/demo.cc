@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kSteps = 400, kKillStep = 80, kFreezeStep = 170, kKillAllStep = 275;
-constexpr int64_t kPhaseMs = 180'000;  // longest wait for anything
+constexpr int64_t kPhaseMs = 180'000;  // longest wait without any news
 constexpr int64_t kTokens =
     4 * 3 * 64;  // micro-batches x sequences x context: the program's defaults
 // Products only, forward and backward: 6 x (4 layers x 12 width^2 + vocabulary x width) x tokens.
@@ -83,12 +83,12 @@ class Demo {
     return ChildProcess::Start({.args = args, .output_path = folder_ + "/output.txt"});
   }
 
-  // Shows events until `done`; fails when the run ends before, or nothing comes.
+  // Shows events until `done`; fails when the run ends before, or there is no news for too long.
   template <typename Predicate>
   absl::Status Follow(ChildProcess& run, EventView& view, std::string_view what, Predicate done) {
-    const Deadline deadline = Deadline::After(kPhaseMs);
+    Deadline deadline = Deadline::After(kPhaseMs);
     while (!done()) {
-      view.Show();
+      if (view.Show()) deadline = Deadline::After(kPhaseMs);
       if (run.Poll() && !done()) {
         return absl::InternalError(
             Cat("the run ended (", run.Poll()->Text(), ") before ", what, "\n", run.Output(3000)));

@@ -47,15 +47,18 @@ void Say(const char* format, ...) {
   va_end(args);
 }
 
-void EventView::Show() {
+bool EventView::Show() {
+  bool news = false;
   // Read again only when a file has grown.
   if (const uint64_t bytes = SizeOf(dir_ + "/events.jsonl"); bytes != event_bytes_) {
     event_bytes_ = bytes;
+    news = true;
     const auto events = ReadEvents(dir_);
     for (; events.ok() && events_ < events->size(); ++events_) ShowEvent((*events)[events_]);
   }
   if (const uint64_t bytes = SizeOf(dir_ + "/steps.jsonl"); bytes != step_bytes_) {
     step_bytes_ = bytes;
+    news = true;
     const auto log = ReadSteps(dir_);
     for (; log.ok() && steps_ < log->lines.size(); ++steps_) {
       const StepLine& line = log->lines[steps_];
@@ -68,6 +71,7 @@ void EventView::Show() {
       Line("|", text);
     }
   }
+  return news;
 }
 
 void EventView::ShowEvent(const EventLine& event) {

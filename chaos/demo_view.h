@@ -18,7 +18,8 @@ void Say(const char* format, ...) __attribute__((format(printf, 1, 2)));
 class EventView {
  public:
   explicit EventView(std::string dir) : dir_(std::move(dir)) {}
-  void Show();
+  // True when something has happened since the last call.
+  bool Show();
   int64_t Count(const std::string& kind) const;       // events of this kind so far
   double LastMs(const std::string& kind) const;       // CLOCK_BOOTTIME of the last one; 0: none
   int64_t world_size() const { return world_size_; }  // of the newest generation
