@@ -111,15 +111,12 @@ class Demo {
     const int64_t recoveries = view.Count("recovered");
     HF_ASSIGN_OR_RETURN(const Proof proof, Inject(run, dir_, fault, Deadline::After(kPhaseMs)));
     Say("%s", proof.text.c_str());
-    HF_RETURN_IF_ERROR(Follow(run, view, "the recovery", [&] {
-      view.Show();
-      return view.Count("recovered") > recoveries;
-    }));
+    HF_RETURN_IF_ERROR(
+        Follow(run, view, "the recovery", [&] { return view.Count("recovered") > recoveries; }));
     *took_ms = view.LastMs("recovered") - static_cast<double>(proof.done_ms);
     Say("=> %.0f ms from the signal to the next step", *took_ms);
     // The replacement joins at a step boundary, when it is ready.
     HF_RETURN_IF_ERROR(Follow(run, view, "the replacement", [&] {
-      view.Show();
       return view.world_size() == 4 && static_cast<int64_t>(WorkersOf(run.pid()).size()) == 4;
     }));
     return ShowSurvivors(before, WorkersOf(run.pid()), proof.pids.at(0));
