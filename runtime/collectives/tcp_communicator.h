@@ -125,6 +125,7 @@ class TcpCommunicator final : public Communicator, private FrameSink {
   uint64_t announced_ = 0;
   std::unique_ptr<std::byte[]> scratch_;
   int culprit_ = -1, witness_ = -1;  // of the error being handled
+  bool again_ = false;               // there is more to do at once
   bool finished_ = false;            // Close is complete
 };
 

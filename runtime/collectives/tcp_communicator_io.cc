@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kReadBudget =
     1 << 20;                  // bytes read from one link before the others have their turn
 constexpr int kSendTurn = 4;  // chunks sent before reading has its turn
+constexpr int kPasses = 4;    // passes over an operation before the links are polled again
 
 }  // namespace
 
@@ -68,7 +69,10 @@ absl::Status TcpCommunicator::Announce(uint64_t index) {
 }
 
 absl::Status TcpCommunicator::Progress(int64_t now_ms) {
-  for (;;) {
+  // A peer that takes bytes as fast as they come must not keep this thread from the other links,
+  // from beats and from an abort: after some passes the loop goes round once.
+  again_ = true;
+  for (int pass = 0; pass < kPasses; ++pass) {
     if (current_ == nullptr && !waiting_.empty()) HF_RETURN_IF_ERROR(StartNext());
     if (current_ != nullptr && !current_->direct) HF_RETURN_IF_ERROR(PumpBulk(now_ms));
     bool moved = false;
@@ -77,8 +81,8 @@ absl::Status TcpCommunicator::Progress(int64_t now_ms) {
       if (link->paused()) {
         HF_RETURN_IF_ERROR(ReadLink(link.get(), now_ms));
         if (!link->paused()) {
-          link->last_received_ms =
-              now_ms;  // nothing was read while it was paused: the silence clock starts again
+          // Nothing was read while it was paused: the silence clock starts again.
+          link->last_received_ms = now_ms;
           moved = true;
         }
       }
@@ -100,8 +104,12 @@ absl::Status TcpCommunicator::Progress(int64_t now_ms) {
       if (!CompleteCurrent() || finished_) return absl::OkStatus();
       continue;
     }
-    if (!moved) return absl::OkStatus();
+    if (!moved) {
+      again_ = false;
+      return absl::OkStatus();
+    }
   }
+  return absl::OkStatus();
 }
 
 absl::Status TcpCommunicator::StartNext() {
@@ -272,7 +280,7 @@ absl::Status TcpCommunicator::Poll(int64_t* now_ms) {
     polled[count] = {link->fd(), events, 0};
     polled_links[count++] = link.get();
   }
-  poll(polled.data(), count, static_cast<int>(NextDue(*now_ms)));
+  poll(polled.data(), count, static_cast<int>(again_ ? 0 : NextDue(*now_ms)));
   const int64_t now = BootMs();
   if (now - *now_ms > beat_ms_ + detect_ms_ / 2) {
     // This thread itself was held up (machine frozen, process stopped, no CPU): it cannot judge
