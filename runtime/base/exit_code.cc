@@ -26,8 +26,6 @@ const char* ExitCodeText(ExitCode code) {
       return "stopped on request; saved, resumable";
     case ExitCode::kLeft:
       return "left on request; the run goes on elsewhere";
-    case ExitCode::kFenced:
-      return "fenced: the run went on without this process";
     case ExitCode::kGaveUp:
       return "gave up: workers keep dying";
     case ExitCode::kNonFinite:

@@ -16,13 +16,12 @@ enum class ExitCode : int {
   kInterrupted = 10,  // Ctrl-C or SIGTERM: saved, resumable with the same command
   kStopped = 11,      // `holdfast stop`: saved, resumable
   kLeft = 12,         // this machine left on request; the run goes on elsewhere
-  kFenced = 13,       // the generation went on without this process
   kGaveUp = 20,       // workers keep dying: the last cause is in the message
   kNonFinite = 21,    // the loss or gradient is not finite, again with the same bits: step and
                       // micro-batch named
   kCheckpoint =
       22,  // checkpoints exist but none is usable, or saving failed checkpoint_max_failures times
-  kCorrupt = 23,  // replicas disagree and no majority or checkpoint could decide
+  kCorrupt = 23,  // reports of one step disagree, or its sums stay wrong after every retry
 };
 
 const char* ExitCodeText(ExitCode code);  // one line for people

@@ -117,12 +117,11 @@ absl::Status Session::ActOnSave(const Verdict& verdict, const std::vector<Contro
       Cat("saving failed ", save_failures_, " times in a row, last: ", report.text));
 }
 
-absl::Status Session::EndOrderly(std::string_view why) {
+absl::Status Session::EndOrderly() {
   TimeScope scope(time_, TimeKind::kWait);
   std::vector<ControlRow> rows;
   HF_RETURN_IF_ERROR(
       OneRound(&rows).status());  // agrees on the last step; its completion lets everybody go
-  (void)why;
   return generation_.comm->Close(Deadline::After(engine_->stall_ms()));
 }
 
@@ -153,7 +152,7 @@ absl::StatusOr<bool> Session::Boundary(const Verdict& verdict, Ending* ending) {
   const bool leave = std::count(verdict.leavers.begin(), verdict.leavers.end(), me) > 0;
   const bool others_remain = verdict.leavers.size() < generation_.roster.members.size();
   if (verdict.farewell) HF_RETURN_IF_ERROR(SettleSaves(state_->scalars.step));
-  const absl::Status closed = EndOrderly("planned");
+  const absl::Status closed = EndOrderly();
   DropSave();
   if (!closed.ok() && !leave) return closed;
   if (leave) {
@@ -161,7 +160,6 @@ absl::StatusOr<bool> Session::Boundary(const Verdict& verdict, Ending* ending) {
     return true;
   }
   ending->kind = Ending::Kind::kRegroup;
-  ending->planned = true;
   ending->reason = verdict.end == EndReason::kAdmit ? "workers join" : "workers leave on request";
   lost_at_ms_ = 0;
   return true;
@@ -201,7 +199,7 @@ Session::Ending Session::FinishRun() {
   if (!told.ok())
     LogWarning("the end of the run was not recorded in the store: ", std::string(told.message()));
   // From here on this worker is finished, whatever happens to the others.
-  const absl::Status closed = EndOrderly("finished");
+  const absl::Status closed = EndOrderly();
   if (!closed.ok())
     LogInfo("the last round did not complete everywhere: ", std::string(closed.message()));
   if (unagreed_.present) Agreed();

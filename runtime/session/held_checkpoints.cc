@@ -47,7 +47,6 @@ std::vector<rendezvous::HeldCheckpoint> HeldCheckpoints::Offers(const storage::C
   manifests_.clear();
   for (storage::Manifest& m : catalog_.Offered()) {
     progress_ = std::max(progress_, m.id.step);
-    newest_branch_ = std::max(newest_branch_, m.id.branch);
     if (m.fingerprint != fingerprint || m.regions != grid.regions()) continue;
     rendezvous::HeldCheckpoint offer;
     offer.branch = m.id.branch;

@@ -30,7 +30,6 @@ class HeldCheckpoints {
                                                  std::string_view fingerprint);
   // Highest step that any manifest here proves, of whatever fingerprint; 0 when there is none.
   int64_t progress() const { return progress_; }
-  uint32_t newest_branch() const { return newest_branch_; }
 
   absl::StatusOr<storage::Manifest> ManifestOf(const storage::CheckpointId& id) const;
   // kDataLoss / kNotFound: no store here has a good copy.
@@ -46,7 +45,6 @@ class HeldCheckpoints {
   storage::Catalog catalog_;  // after the stores: it reads them
   std::vector<storage::Manifest> manifests_;
   int64_t progress_ = 0;
-  uint32_t newest_branch_ = 0;
 };
 
 }  // namespace holdfast

@@ -194,6 +194,12 @@ absl::Status Session::StartMembership() {
                         " micro-batches: ", start_.local_workers - config_.micro_batches,
                         " of them wait as spares"));
   }
+  if (start_.slot == 0 && config_.reduction == "fast") {
+    reporter_.Event(
+        "notice", 0,
+        "--reduction fast: plain fp32 sums; the result depends on the number of workers "
+        "and on who dies");
+  }
   exit_ = ExitCode::kFailed;
   return absl::OkStatus();
 }

@@ -183,8 +183,12 @@ absl::Status Session::BuildGeneration(const rendezvous::Roster& roster) {
   if (roster.source == rendezvous::Source::kCheckpoint) {
     saved_step_ = roster.step;
     reporter_.Event("restore", roster.step,
-                    Cat("resumed from the checkpoint of step ", roster.step, ". ", roster.note));
+                    Cat("resumed from the checkpoint of step ", roster.step,
+                        roster.note.empty() ? "" : ". ", roster.note));
   }
+  // From the first step on there is something to come back to: a loss of all before the first
+  // regular checkpoint would else leave progress on record and no state.
+  if (roster.source == rendezvous::Source::kFresh) want_save_ = true;
   engine_->SetWorld(static_cast<int>(roster.members.size()), roster.rank);
   // Own sums stay good only for the state that they were computed from.
   if (!held_before || engine_->accumulator().dirty() ||

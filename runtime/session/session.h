@@ -58,7 +58,6 @@ class Session {
     enum class Kind { kRegroup, kFinished, kLeft, kError } kind = Kind::kRegroup;
     std::string reason;
     absl::Status status;                 // kError
-    bool planned = false;                // kRegroup by agreement: no loss
     EndReason cause = EndReason::kNone;  // kLeft
     bool others_remain = false;          // kLeft
   };
@@ -115,7 +114,7 @@ class Session {
   Ending Farewell(EndReason cause, bool others_remain);
   absl::Status SettleSaves(int64_t step);
   Ending FinishRun();
-  absl::Status EndOrderly(std::string_view why);
+  absl::Status EndOrderly();
   uint32_t Intents();
   bool SaveDue(int64_t step) const;
 

@@ -124,7 +124,7 @@ absl::Status StepEngine::ComputeAndReduce(Communicator& comm, const std::vector<
   const int64_t start_us = BootUs();
   accumulator_->Begin(static_cast<int>(mine.size()));
   pool_->Start(mine, step, accumulator_.get());
-  Ticket first_ticket = 0, last_ticket = 0;
+  Ticket first_ticket = 0;
   for (size_t b = 0; b < buckets.size(); ++b) {
     while (!accumulator_->WaitBucket(static_cast<int>(b), kPollMs)) {
       HF_RETURN_IF_ERROR(CheckWhileComputing(comm));
@@ -134,16 +134,17 @@ absl::Status StepEngine::ComputeAndReduce(Communicator& comm, const std::vector<
     const OpTag tag{step, attempt, static_cast<int32_t>(b)};
     const int64_t count = buckets[b].end - buckets[b].begin;
     const int64_t slice = borders_[b][rank_ + 1] - borders_[b][rank_];
+    Ticket ticket = 0;
     if (accumulator_->fast()) {
-      last_ticket = comm.ReduceScatter(
+      ticket = comm.ReduceScatter(
           std::span<const float>(accumulator_->fast_sums() + buckets[b].begin, count), borders_[b],
           std::span<float>(reduced_.as<float>() + reduced_offset_[b], slice), tag);
     } else {
-      last_ticket = comm.ReduceScatter(
+      ticket = comm.ReduceScatter(
           std::span<const int64_t>(accumulator_->sums() + buckets[b].begin, count), borders_[b],
           std::span<int64_t>(reduced_.as<int64_t>() + reduced_offset_[b], slice), tag);
     }
-    if (b == 0) first_ticket = last_ticket, facts->first_bucket_queued_us = BootUs();
+    if (b == 0) first_ticket = ticket, facts->first_bucket_queued_us = BootUs();
     if (facts->first_bucket_reduced_us == 0 && comm.Finished(first_ticket)) {
       facts->first_bucket_reduced_us = BootUs();
     }
@@ -165,7 +166,6 @@ absl::Status StepEngine::ComputeAndReduce(Communicator& comm, const std::vector<
   }
   HF_RETURN_IF_ERROR(comm.Wait(scalars, Deadline::After(stall_ms())));
   if (data_->streaming()) HF_RETURN_IF_ERROR(ReduceCursors(comm, {step, attempt, kCursorBucket}));
-  (void)last_ticket;  // older than `scalars`: complete
   Failpoint("step.after_reduce", step);
   return absl::OkStatus();
 }

@@ -162,6 +162,27 @@ TEST(Change, OneMachineLeaves) {
   first.ExpectNoResidue();
 }
 
+// Redis answers nothing for longer than a lease: training steps on and checkpoints commit without
+// it, nobody is evicted, and the generation is the same when it is back.
+TEST(Change, RedisIsAwayForAWhile) {
+  TestRedis redis;
+  TrainRun run({.flags = {{"redis", redis.url()}, {"run", "away-test"}, {"workers", "2"}},
+                .env = redis.env(),
+                .failpoints = "step.begin=sleep(150)"});
+  ASSERT_TRUE(run.WaitForStep(4));
+  redis.Freeze();
+  // More than 5 s of steps, with the saves of steps 10, 20 and 30 among them.
+  EXPECT_TRUE(run.WaitForStep(40)) << run.Output();
+  EXPECT_GE(CountEventLines(run.dir(), "\"phase\":\"saved\""), 2) << run.Output();
+  redis.Thaw();
+  EXPECT_EQ(run.Wait(), 0) << run.Output();
+  ExpectSameBits(run.dir());
+  const auto summary = chaos::ReadSummary(run.dir());
+  ASSERT_TRUE(summary.ok());
+  EXPECT_EQ(summary->generations, 1);
+  run.ExpectNoResidue();
+}
+
 // Redis is replaced by an empty one in mid-run: the run saves and stops with a message, and can be
 // resumed.
 TEST(Change, RedisIsLost) {

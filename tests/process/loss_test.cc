@@ -72,6 +72,20 @@ TEST(Loss, TwoDieAtOnce) {
   ExpectGoodEnd(run);
 }
 
+// All workers die long before the first regular checkpoint, the supervisor and Redis live: the
+// first step's save is there to come back to.
+TEST(Loss, AllDieBeforeTheFirstRegularCheckpoint) {
+  TrainRun run({.flags = {{"workers", "2"}, {"checkpoint-every", "1000"}},
+                .failpoints = SlowAt("step.begin")});
+  ASSERT_TRUE(run.WaitForStep(20));
+  run.DoTogether(
+      {{.kind = FaultKind::kKillWorker, .slot = 0}, {.kind = FaultKind::kKillWorker, .slot = 1}});
+  ExpectGoodEnd(run);
+  const auto summary = chaos::ReadSummary(run.dir());
+  ASSERT_TRUE(summary.ok());
+  EXPECT_EQ(summary->workers_lost, 2);
+}
+
 TEST(Loss, AnotherDiesDuringTheRegroup) {
   chaos::Dice dice(41);
   for (int i = 0; i < 2; ++i) {

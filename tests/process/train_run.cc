@@ -264,6 +264,9 @@ void TestRedis::StartAgain() {
       << process_->Output();
 }
 
+void TestRedis::Freeze() { EXPECT_EQ(kill(process_->pid(), SIGSTOP), 0); }
+void TestRedis::Thaw() { EXPECT_EQ(kill(process_->pid(), SIGCONT), 0); }
+
 void TestRedis::KillHard() {
   ASSERT_TRUE(process_->Signal(SIGKILL).ok());
   ASSERT_TRUE(process_->Wait(Deadline::After(10'000)).ok());

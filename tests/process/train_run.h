@@ -105,6 +105,8 @@ class TestRedis {
   }
   void KillHard();    // SIGKILL: everything in it is lost
   void StartAgain();  // empty, on the same port
+  void Freeze();      // SIGSTOP: connections stay, nothing is answered
+  void Thaw();
   // redis-cli ARGS: its output.
   std::string Cli(const std::vector<std::string>& args) const;
 
