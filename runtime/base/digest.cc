@@ -6,6 +6,10 @@
 #include <sys/random.h>
 #include <xxhash.h>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <cassert>
 #include <cstdlib>
@@ -34,14 +38,55 @@ const KeyTable& Keys() {
 
 // word * key = word * low + 2^32 (word * high), and the sums of both parts may be taken apart: all
 // mod 2^64.
-uint64_t KeyedSum(const uint32_t* words, int64_t count, const KeyTable& key) {
+uint64_t KeyedSumPlain(const uint32_t* words, int64_t count, const uint32_t* key_low,
+                       const uint32_t* key_high) {
   uint64_t low = 0, high = 0;
   for (int64_t i = 0; i < count; ++i) {
-    low += uint64_t{words[i]} * key.low[i];
-    high += uint64_t{words[i]} * key.high[i];
+    low += uint64_t{words[i]} * key_low[i];
+    high += uint64_t{words[i]} * key_high[i];
   }
   return low + (high << 32);
 }
+
+#if defined(__AVX2__)
+// Eight words a turn. The product of 32-bit halves reads the lower half of each 64-bit lane: the
+// even words are there already, the odd ones one shift away (the compiler widens every word
+// instead: 1.7 times slower).
+struct EightSums {
+  __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
+  void Add(const uint32_t* words, const uint32_t* key_low, const uint32_t* key_high) {
+    const auto load = [](const uint32_t* at) {
+      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+    };
+    const __m256i w = load(words), l = load(key_low), h = load(key_high);
+    const __m256i odd = _mm256_srli_epi64(w, 32);
+    low = _mm256_add_epi64(low, _mm256_mul_epu32(w, l));
+    high = _mm256_add_epi64(high, _mm256_mul_epu32(w, h));
+    low = _mm256_add_epi64(low, _mm256_mul_epu32(odd, _mm256_srli_epi64(l, 32)));
+    high = _mm256_add_epi64(high, _mm256_mul_epu32(odd, _mm256_srli_epi64(h, 32)));
+  }
+  uint64_t Sum() const {
+    alignas(32) uint64_t lanes[4];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(lanes),
+                       _mm256_add_epi64(low, _mm256_slli_epi64(high, 32)));
+    return lanes[0] + lanes[1] + lanes[2] + lanes[3];
+  }
+};
+
+uint64_t KeyedSum(const uint32_t* words, int64_t count, const KeyTable& key) {
+  EightSums a, b;  // two, so that no addition waits for the one before
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    a.Add(words + i, key.low + i, key.high + i);
+    b.Add(words + i + 8, key.low + i + 8, key.high + i + 8);
+  }
+  return a.Sum() + b.Sum() + KeyedSumPlain(words + i, count - i, key.low + i, key.high + i);
+}
+#else
+uint64_t KeyedSum(const uint32_t* words, int64_t count, const KeyTable& key) {
+  return KeyedSumPlain(words, count, key.low, key.high);
+}
+#endif
 
 }  // namespace
 
