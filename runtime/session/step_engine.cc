@@ -159,7 +159,7 @@ absl::Status StepEngine::ComputeAndReduce(Communicator& comm, const std::vector<
   contributed_ = cursor_sum_ = cursor_digest_ = 0;
   for (const int64_t w : facts->scalars) contributed_ += static_cast<uint64_t>(w);
   const Ticket scalars = comm.AllReduce(facts->scalars, {step, attempt, kScalarBucket});
-  if (!accumulator_->fast()) {
+  if (ChecksWords()) {
     uint64_t words = 0;
     kernels::SumWords(*stream_, state_->plan().flat_elements, accumulator_->sums(), &words);
     contributed_ += words;
@@ -195,7 +195,7 @@ absl::Status StepEngine::ReduceCursors(Communicator& comm, OpTag tag) {
 void StepEngine::SumReduced(const StepFacts& facts) {
   reduced_sum_ = 0;
   const auto& buckets = state_->plan().buckets;
-  for (size_t b = 0; b < buckets.size() && !accumulator_->fast(); ++b) {
+  for (size_t b = 0; b < buckets.size() && ChecksWords(); ++b) {
     const int64_t slice = borders_[b][rank_ + 1] - borders_[b][rank_];
     uint64_t words = 0;
     kernels::SumWords(*stream_, slice, reduced_.as<int64_t>() + reduced_offset_[b], &words);
@@ -267,7 +267,7 @@ void StepEngine::FillRow(const StepFacts& facts, ControlRow* row) {
     row->nonfinite_hash += Mix64(r.bits ^ Mix64(static_cast<uint64_t>(r.index)));
     if (row->nonfinite_first < 0) row->nonfinite_first = r.index;
   }
-  if (facts.gathered) {
+  if (facts.gathered && world_size_ > 1) {
     row->gradient_digest = DigestWords(gradient_.data(), state_->plan().flat_elements, 0, 0);
   }
 }

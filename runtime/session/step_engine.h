@@ -90,6 +90,8 @@ class StepEngine {
   absl::Status WaitCompute(Communicator& comm, StepFacts* facts);
   absl::Status CheckWhileComputing(Communicator& comm);
   absl::Status BreakOff(const absl::Status& why);
+  // Alone, nothing travels: there are no words to hold against others'.
+  bool ChecksWords() const { return world_size_ > 1 && !accumulator_->fast(); }
   void SumReduced(const StepFacts& facts);
   absl::Status GatherGradient(Communicator& comm, int64_t step, int attempt, StepFacts* facts);
   absl::Status ReduceCursors(Communicator& comm, OpTag tag);
