@@ -28,7 +28,17 @@ double Quantile(std::vector<double> values, double share) {
 double Median(std::vector<double> values) { return Quantile(std::move(values), 0.5); }
 
 BenchReport::BenchReport(std::string bench, int argc, char** argv) : bench_(std::move(bench)) {
-  for (int i = 1; i < argc; ++i) json_ |= std::string_view(argv[i]) == "--json";
+  for (int i = 1; i < argc; ++i) {
+    arguments_.emplace_back(argv[i]);
+    json_ |= arguments_.back() == "--json";
+  }
+}
+
+double BenchReport::Number(std::string_view flag, double otherwise) const {
+  for (size_t i = 0; i + 1 < arguments_.size(); ++i) {
+    if (arguments_[i] == flag) return std::strtod(arguments_[i + 1].c_str(), nullptr);
+  }
+  return otherwise;
 }
 
 void BenchReport::Add(std::string_view name, double value, std::string_view unit,

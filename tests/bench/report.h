@@ -21,6 +21,8 @@ class BenchReport {
  public:
   BenchReport(std::string bench, int argc, char** argv);  // looks for --json
   bool json() const { return json_; }
+  // The value after `flag` on the command line, else `otherwise`.
+  double Number(std::string_view flag, double otherwise) const;
 
   // Goals: "<= 3" or ">= 60"; empty for none. `note` stands behind the row for people.
   void Add(std::string_view name, double value, std::string_view unit, std::string_view goal = "",
@@ -36,6 +38,7 @@ class BenchReport {
     double value;
   };
   std::string bench_;
+  std::vector<std::string> arguments_;
   bool json_ = false;
   std::vector<Row> rows_;
 };

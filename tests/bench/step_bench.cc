@@ -4,13 +4,11 @@
 // --reduction fast, and a matrix product, in turns.
 //   step_bench [--json] [--rounds N]
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
 #include "chaos/sgemm_rate.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/digest.h"
+#include "tests/bench/live_run.h"
 #include "tests/bench/report.h"
 #include "tests/session/engine_world.h"
 
@@ -30,15 +28,6 @@ Config SmallGpt(const std::string& data, std::string_view reduction) {
   c.micro_batch_size = 3;
   c.reduction = std::string(reduction);
   return c;
-}
-
-// Text enough for the benchmark: words drawn from a small list.
-std::string WriteText(const std::string& folder) {
-  std::string path = folder + "/text.txt";
-  std::ofstream out(path);
-  const char* words[] = {"the ", "run ", "goes ", "on ", "whatever ", "dies ", "and ", "ends\n"};
-  for (uint64_t i = 0; i < 60'000; ++i) out << words[Mix64(i) % 8];
-  return path;
 }
 
 double MsOf(const std::function<void()>& work) {
@@ -120,20 +109,15 @@ class StepBench {
 
 int Main(int argc, char** argv) {
   BenchReport report("step", argc, argv);
-  int rounds = 60;
-  for (int i = 1; i + 1 < argc; ++i) {
-    if (std::string_view(argv[i]) == "--rounds") rounds = std::max(5, std::atoi(argv[i + 1]));
-  }
-  std::string folder = (std::filesystem::temp_directory_path() / "holdfast-bench-XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) return 1;
+  const BenchFolder folder;
+  const int rounds = std::max(5, static_cast<int>(report.Number("--rounds", 60)));
   kernels::SetComputeThread();
   absl::Status status;
   {
-    StepBench bench(WriteText(folder), rounds);
+    StepBench bench(folder.text(), rounds);
     status = bench.Measure();
     if (status.ok()) bench.Report(report);
   }
-  std::filesystem::remove_all(folder);
   if (!status.ok()) std::fprintf(stderr, "step_bench: %s\n", std::string(status.message()).c_str());
   return status.ok() ? 0 : 1;
 }
