@@ -6,6 +6,9 @@
 // with equal tags. Buffers must stay alive and (inputs) unchanged until Wait returned for that
 // ticket or for a later one, or until Abort/Close returned.
 //
+// Between members of one host the words move through shared memory where that is possible (see
+// GroupOptions::transport); results and errors are the same.
+//
 // Failure is shared: the first unannounced close, error, wrong frame or silent peer closes all
 // links, so that every member fails within milliseconds. From then on every Wait returns the first
 // error (kAborted, naming the rank and the cause) and nothing can be trusted in the output buffers
@@ -45,6 +48,8 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
+  // What carries the words, for people: "shm", "tcp (rank 2 is on another host ...)", "local".
+  virtual std::string Carrier() const = 0;
 
   // Element borders of the N slices of `count` elements: slice r is [border[r], border[r+1]).
   // Borders lie on multiples of `grain` (except the last); equal on all members.
@@ -91,6 +96,14 @@ class Communicator {
 // World size 1: operations complete at once.
 std::unique_ptr<Communicator> MakeLocalCommunicator();
 
+// What carries the words of a generation. Equal on all members: kAuto takes shared memory when all
+// members can share it with all (one host), else the links. One member with kTcp is enough for tcp;
+// kShm refuses a generation in which it is not possible. The links are there in any case: beats,
+// the death of a peer and errors come over them.
+enum class Transport : uint8_t { kAuto = 0, kTcp = 1, kShm = 2 };
+
+class SharedBlock;
+
 struct PeerAddress {
   std::string host;  // numeric IPv4 or IPv6, or a name
   int port = 0;
@@ -121,6 +134,11 @@ class TcpEndpoint {
     int64_t connect_ms = 5000;       // for the whole build
     int64_t detect_ms =
         1000;  // a link without any byte (beats go every detect/5) for so long is silent
+    Transport transport = Transport::kAuto;
+    // Input that lies in these is read by peers of this host where it lies; other input is copied
+    // once more. At most 14 count; they must outlive the communicator.
+    std::vector<const SharedBlock*> shared;
+    bool agree_on_transport = true;  // false: tcp, without asking the others (they do not, either)
   };
   // Connects to all peers it needs and returns when all links stand and are authenticated. kAborted
   // (naming the ranks that could not be reached) or kDeadlineExceeded on failure; `cancel` (may be

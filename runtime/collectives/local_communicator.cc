@@ -12,6 +12,7 @@ class LocalCommunicator final : public Communicator {
  public:
   int rank() const override { return 0; }
   int world_size() const override { return 1; }
+  std::string Carrier() const override { return "local"; }
 
   Ticket ReduceScatter(std::span<const int64_t> in, std::span<const int64_t> borders,
                        std::span<int64_t> out, OpTag) override {

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "runtime/base/status.h"
+#include "runtime/collectives/shm_setup.h"
 
 namespace holdfast {
 namespace {
@@ -62,14 +63,44 @@ absl::Status TcpCommunicator::Start(Deadline deadline, const std::atomic<bool>* 
     stopped_ = true;
     return started;
   }
-  const Ticket ready = Barrier({.step = -1});
+  return WaitInBuild(Barrier({.step = -1}), deadline, cancel);
+}
+
+absl::Status TcpCommunicator::WaitInBuild(Ticket ticket, Deadline deadline,
+                                          const std::atomic<bool>* cancel) {
   for (;;) {
-    const Waited waited = WaitUntil(ready, std::min(deadline.left_ms(), kCancelPollMs));
+    const Waited waited = WaitUntil(ticket, std::min(deadline.left_ms(), kCancelPollMs));
     if (waited == Waited::kDone) return absl::OkStatus();
     if (waited == Waited::kFailed) return Health();
-    if (cancel != nullptr && cancel->load()) return absl::CancelledError("the build was cancelled");
-    if (deadline.passed()) return Wait(ready, deadline);
+    if (cancel != nullptr && cancel->load()) {
+      const absl::Status cancelled = absl::CancelledError("the build was cancelled");
+      Abort(cancelled);  // and lets go of the buffers
+      return cancelled;
+    }
+    if (deadline.passed()) return Wait(ticket, deadline);
   }
+}
+
+absl::Status TcpCommunicator::AgreeOnCarrier(const TcpEndpoint::GroupOptions& group,
+                                             Deadline deadline, const std::atomic<bool>* cancel) {
+  std::vector<std::string> names;
+  for (size_t r = 0; r < group.peers.size(); ++r)
+    names.push_back(
+        Cat("rank ", r, " (", AddressText(group.peers[r].host, group.peers[r].port), ")"));
+  int32_t turn = 0;
+  const ShmGather gather = [&](std::span<std::byte> all, size_t each) {
+    std::vector<int64_t> borders;
+    for (int r = 0; r <= at_.world; ++r) borders.push_back(r * static_cast<int64_t>(each));
+    return WaitInBuild(AllGather(all, borders, {-1, ++turn, 0}), deadline, cancel);
+  };
+  ShmSetup setup(group, std::move(names), gather, [this] { return Health(); });
+  std::unique_ptr<ShmChannel> channel;
+  std::string why_not;
+  HF_RETURN_IF_ERROR(setup.Run(deadline, cancel, &channel, &why_not));
+  carrier_ = channel != nullptr ? "shm" : Cat("tcp (", why_not, ")");
+  std::lock_guard<std::mutex> lock(mu_);
+  shm_ = std::move(channel);
+  return absl::OkStatus();
 }
 
 absl::Status TcpCommunicator::CheckBorders(std::span<const int64_t> borders, size_t count) const {

@@ -1,7 +1,8 @@
-// The communicator over a full mesh of TCP links. One I/O thread moves all bytes, sends the beats
-// and judges silence; the owner's calls only queue operations and wait. Every pair of members has a
-// link of its own, so that each member sees each death itself; large operations use only the links
-// of the ring.
+// The communicator over a full mesh of TCP links, which may have a channel of shared memory beside
+// them: then the words go there, and the links carry beats, ends and errors only. One I/O thread
+// moves all bytes, sends the beats and judges silence; the owner's calls only queue operations and
+// wait. Every pair of members has a link of its own, so that each member sees each death itself;
+// large operations use only the links of the ring.
 //
 // Operations run one at a time, in order. A member reads bulk data only for operations that it has
 // announced (has queued), and sends bulk data only when all members have announced the operation;
@@ -21,6 +22,7 @@
 #include "runtime/collectives/communicator.h"
 #include "runtime/collectives/link.h"
 #include "runtime/collectives/operation.h"
+#include "runtime/collectives/shm_channel.h"
 
 namespace holdfast {
 
@@ -38,9 +40,13 @@ class TcpCommunicator final : public Communicator, private FrameSink {
   // Starts the I/O thread and returns when all members have done so (the barrier that ends a
   // build).
   absl::Status Start(Deadline deadline, const std::atomic<bool>* cancel);
+  // After Start: shared memory if all agree (shm_setup.h).
+  absl::Status AgreeOnCarrier(const TcpEndpoint::GroupOptions& group, Deadline deadline,
+                              const std::atomic<bool>* cancel);
 
   int rank() const override { return at_.rank; }
   int world_size() const override { return at_.world; }
+  std::string Carrier() const override { return carrier_; }
   Ticket ReduceScatter(std::span<const int64_t> in, std::span<const int64_t> borders,
                        std::span<int64_t> out, OpTag tag) override;
   Ticket ReduceScatter(std::span<const float> in, std::span<const int64_t> borders,
@@ -66,12 +72,15 @@ class TcpCommunicator final : public Communicator, private FrameSink {
   Ticket QueueReduceScatter(OpKind kind, std::span<const T> in, std::span<const int64_t> borders,
                             std::span<T> out, OpTag tag);
   Waited WaitUntil(Ticket ticket, int64_t wait_ms);
+  absl::Status WaitInBuild(Ticket ticket, Deadline deadline, const std::atomic<bool>* cancel);
   // `late`: the ticket whose deadline passed, or 0.
   void RequestAbort(const absl::Status& why, Ticket late);
 
   // I/O thread: tcp_communicator_io.cc, tcp_communicator_frames.cc.
   void Run();
   bool TakeQueued();  // false: aborted
+  absl::Status ProgressShm(bool* moved);
+  const Operation* Current() const;
   absl::Status Announce(uint64_t index);
   absl::Status Progress(int64_t now_ms);
   absl::Status StartNext();
@@ -81,6 +90,7 @@ class TcpCommunicator final : public Communicator, private FrameSink {
   bool CompleteCurrent();  // false: aborted before
   absl::Status ReadLink(Link* link, int64_t now_ms);
   absl::Status CheckEnd(const Link& link) const;
+  absl::Status CheckCarrier(const Link& link, FrameType type) const;
   absl::Status ShutEnded();
   absl::Status Poll(int64_t* now_ms);
   absl::Status JudgeAndBeat(int64_t now_ms);
@@ -99,6 +109,7 @@ class TcpCommunicator final : public Communicator, private FrameSink {
 
   const RingPosition at_;
   const int64_t detect_ms_, beat_ms_;
+  std::string carrier_ = "tcp";  // owner's
   WakeFd wake_;
   std::thread thread_;
 
@@ -111,6 +122,7 @@ class TcpCommunicator final : public Communicator, private FrameSink {
   Ticket queued_ = 0, done_ = 0;
   absl::Status error_;
   int failed_rank_ = -1;
+  std::unique_ptr<ShmChannel> shm_;  // set once, before anything is queued for it
   bool late_ = false;  // late_: a Wait's deadline passed; the I/O thread says what was missing
   bool closing_ = false, stopped_ = false;
 
@@ -118,6 +130,8 @@ class TcpCommunicator final : public Communicator, private FrameSink {
   std::vector<std::unique_ptr<Link>> links_;  // index = rank; own: null
   std::deque<std::unique_ptr<Operation>> waiting_;
   std::unique_ptr<Operation> current_;
+  ShmChannel* channel_ = nullptr;  // shm_, when this thread has seen it
+  uint64_t shm_begun_ = 0;         // the operation over it whose turn it is
   RingPlan plan_;
   size_t sends_started_ = 0, sends_done_ = 0, receives_done_ = 0;
   uint64_t bytes_sent_ = 0, bytes_received_ = 0;  // of the current bulk operation

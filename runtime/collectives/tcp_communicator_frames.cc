@@ -7,15 +7,24 @@
 namespace holdfast {
 
 absl::Status TcpCommunicator::CheckEnd(const Link& link) const {
-  const bool same = current_ == nullptr || current_->index < link.end_op ||
-                    (current_->index == link.end_op && current_->kind == OpKind::kClose);
+  const Operation* current = Current();
+  const bool same = current == nullptr || current->index < link.end_op ||
+                    (current->index == link.end_op && current->kind == OpKind::kClose);
   if (same) return absl::OkStatus();
   return absl::AbortedError(Cat(link.Name(), " closed before operation ", link.end_op,
-                                ", this rank is in ", current_->Text(),
+                                ", this rank is in ", current->Text(),
                                 ": all members must close after the same operation"));
 }
 
+absl::Status TcpCommunicator::CheckCarrier(const Link& link, FrameType type) const {
+  const bool words =
+      type == FrameType::kDirect || type == FrameType::kBulk || type == FrameType::kAnnounce;
+  if (channel_ == nullptr || !words) return absl::OkStatus();
+  return absl::AbortedError(Cat(link.Name(), " sent words over TCP; shared memory was agreed on"));
+}
+
 absl::StatusOr<std::byte*> TcpCommunicator::Place(Link& link, const FrameHeader& header) {
+  HF_RETURN_IF_ERROR(CheckCarrier(link, header.type));
   switch (header.type) {
     case FrameType::kGoodbye:
       return link.goodbye_data.data();
@@ -52,6 +61,7 @@ absl::StatusOr<std::byte*> TcpCommunicator::PlaceBulk(Link& link, const FrameHea
 }
 
 absl::Status TcpCommunicator::Take(Link& link, const FrameHeader& header) {
+  HF_RETURN_IF_ERROR(CheckCarrier(link, header.type));
   switch (header.type) {
     case FrameType::kBeat:
       return absl::OkStatus();
@@ -100,6 +110,10 @@ absl::Status TcpCommunicator::Blame(const Link& link, const absl::Status& status
 }
 
 std::string TcpCommunicator::AwaitedText() const {
+  if (current_ == nullptr && channel_ != nullptr && channel_->current() != nullptr) {
+    const std::string who = channel_->Missing(), what = channel_->current()->Text();
+    return who.empty() ? Cat(what, " was under way") : Cat(what, " waited for ", who, " to enter");
+  }
   if (current_ == nullptr) return "no operation was under way";
   std::string who;
   for (const auto& link : links_) {
@@ -116,12 +130,15 @@ std::string TcpCommunicator::AwaitedText() const {
 }
 
 void TcpCommunicator::Fail(const absl::Status& status) {
+  // First of all: from here on peers must not count what they read here.
+  if (channel_ != nullptr) channel_->Leave();
   Goodbye goodbye;
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (error_.ok()) {
       std::string text(status.message());
-      if (witness_ == at_.rank && current_ != nullptr) text += Cat(" during ", current_->Text());
+      const Operation* current = Current();
+      if (witness_ == at_.rank && current != nullptr) text += Cat(" during ", current->Text());
       failed_rank_ = culprit_;
       goodbye.text = text;
       if (witness_ != at_.rank && witness_ >= 0) text += Cat(" (seen by rank ", witness_, ")");

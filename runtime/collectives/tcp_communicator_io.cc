@@ -15,6 +15,7 @@ constexpr size_t kReadBudget =
     1 << 20;                  // bytes read from one link before the others have their turn
 constexpr int kSendTurn = 4;  // chunks sent before reading has its turn
 constexpr int kPasses = 4;    // passes over an operation before the links are polled again
+constexpr int kShmTurn = 8;   // rounds read from shared memory before the links are looked at
 
 }  // namespace
 
@@ -44,11 +45,48 @@ void TcpCommunicator::Run() {
 bool TcpCommunicator::TakeQueued() {
   std::lock_guard<std::mutex> lock(mu_);
   if (!error_.ok()) return false;
+  channel_ = shm_.get();
   while (!queue_.empty()) {
-    waiting_.push_back(std::move(queue_.front()));
+    std::unique_ptr<Operation> op = std::move(queue_.front());
     queue_.pop_front();
+    if (channel_ != nullptr && op->kind != OpKind::kClose) {
+      channel_->Push(std::move(op));
+    } else {
+      waiting_.push_back(std::move(op));
+    }
   }
   return true;
+}
+
+const Operation* TcpCommunicator::Current() const {
+  return current_ != nullptr || channel_ == nullptr ? current_.get() : channel_->current();
+}
+
+absl::Status TcpCommunicator::ProgressShm(bool* moved) {
+  for (int turn = 0; turn < kShmTurn; ++turn) {
+    bool turned = false;
+    const absl::Status status = channel_->Progress(&turned);
+    if (!status.ok()) {
+      culprit_ = channel_->culprit();
+      witness_ = at_.rank;
+      return status;
+    }
+    if (!turned) break;
+    *moved = true;
+  }
+  const Operation* now = channel_->current();
+  if (now != nullptr && now->index != shm_begun_) {
+    shm_begun_ = now->index;
+    for (auto& link : links_) {
+      if (link != nullptr && link->ended) HF_RETURN_IF_ERROR(Blame(*link, CheckEnd(*link)));
+    }
+  }
+  std::lock_guard<std::mutex> lock(mu_);
+  if (error_.ok() && channel_->done() > done_) {
+    done_ = channel_->done();
+    changed_.notify_all();
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TcpCommunicator::Announce(uint64_t index) {
@@ -71,9 +109,12 @@ absl::Status TcpCommunicator::Announce(uint64_t index) {
 absl::Status TcpCommunicator::Progress(int64_t now_ms) {
   // A peer that takes bytes as fast as they come must not keep this thread from the other links,
   // from beats and from an abort: after some passes the loop goes round once.
+  bool shm_moved = false;
+  if (channel_ != nullptr) HF_RETURN_IF_ERROR(ProgressShm(&shm_moved));
   again_ = true;
   for (int pass = 0; pass < kPasses; ++pass) {
-    if (current_ == nullptr && !waiting_.empty()) HF_RETURN_IF_ERROR(StartNext());
+    const bool may_start = channel_ == nullptr || channel_->idle();
+    if (current_ == nullptr && !waiting_.empty() && may_start) HF_RETURN_IF_ERROR(StartNext());
     if (current_ != nullptr && !current_->direct) HF_RETURN_IF_ERROR(PumpBulk(now_ms));
     bool moved = false;
     for (auto& link : links_) {
@@ -105,7 +146,7 @@ absl::Status TcpCommunicator::Progress(int64_t now_ms) {
       continue;
     }
     if (!moved) {
-      again_ = false;
+      again_ = shm_moved;
       return absl::OkStatus();
     }
   }
@@ -268,10 +309,11 @@ int64_t TcpCommunicator::NextDue(int64_t now_ms) const {
 }
 
 absl::Status TcpCommunicator::Poll(int64_t* now_ms) {
-  std::array<pollfd, TcpEndpoint::kMaxWorldSize + 1> polled;
-  std::array<Link*, TcpEndpoint::kMaxWorldSize + 1> polled_links;
+  std::array<pollfd, TcpEndpoint::kMaxWorldSize + 2> polled;
+  std::array<Link*, TcpEndpoint::kMaxWorldSize + 2> polled_links;
   polled[0] = {wake_.fd(), POLLIN, 0};
-  nfds_t count = 1;
+  polled[1] = {channel_ != nullptr ? channel_->doorbell().fd() : -1, POLLIN, 0};
+  nfds_t count = 2;
   for (auto& link : links_) {
     if (link == nullptr) continue;
     const short events = PollEvents(*link);
@@ -280,7 +322,16 @@ absl::Status TcpCommunicator::Poll(int64_t* now_ms) {
     polled[count] = {link->fd(), events, 0};
     polled_links[count++] = link.get();
   }
+  bool dozing = false;
+  const bool may_doze = channel_ != nullptr && !channel_->idle() && !again_;
+  if (may_doze) {
+    const absl::Status dozed = channel_->Doze(&dozing);
+    if (!dozed.ok()) culprit_ = channel_->culprit(), witness_ = at_.rank;
+    HF_RETURN_IF_ERROR(dozed);
+    again_ = !dozing;
+  }
   poll(polled.data(), count, static_cast<int>(again_ ? 0 : NextDue(*now_ms)));
+  if (dozing) channel_->Awake();
   const int64_t now = BootMs();
   if (now - *now_ms > beat_ms_ + detect_ms_ / 2) {
     // This thread itself was held up (machine frozen, process stopped, no CPU): it cannot judge
@@ -291,7 +342,8 @@ absl::Status TcpCommunicator::Poll(int64_t* now_ms) {
   }
   *now_ms = now;
   if (polled[0].revents != 0) wake_.Drain();
-  for (nfds_t i = 1; i < count; ++i) {
+  if (polled[1].revents != 0) channel_->doorbell().Drain();
+  for (nfds_t i = 2; i < count; ++i) {
     if ((polled[i].revents & (POLLIN | POLLERR | POLLHUP)) == 0 || polled_links[i]->eof()) continue;
     HF_RETURN_IF_ERROR(ReadLink(polled_links[i], now));
   }

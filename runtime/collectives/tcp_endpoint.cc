@@ -207,7 +207,9 @@ class Endpoint final : public TcpEndpoint {
         TcpCommunicator::Options{
             .rank = options.rank, .nonce = options.nonce, .detect_ms = options.detect_ms},
         std::move(*seeds));
-    const absl::Status started = communicator->Start(build.deadline(), cancel);
+    absl::Status started = communicator->Start(build.deadline(), cancel);
+    if (started.ok() && options.agree_on_transport)
+      started = communicator->AgreeOnCarrier(options, build.deadline(), cancel);
     if (!started.ok()) {
       if (communicator->FailedRank() >= 0) unreached_ = {communicator->FailedRank()};
       return Annotate(started, Cat("build of generation ", options.generation));

@@ -2,6 +2,7 @@
 // generations out of order.
 #include <atomic>
 #include <chrono>
+#include <tuple>
 
 #include "tests/collectives/world.h"
 
@@ -23,13 +24,13 @@ void ExpectAborted(const absl::Status& status, const std::string& text) {
   EXPECT_NE(status.message().find(text), absl::string_view::npos) << status;
 }
 
-class OtherTags : public testing::TestWithParam<int64_t> {};
+class OtherTags : public testing::TestWithParam<std::tuple<int64_t, Transport>> {};
 
 TEST_P(OtherTags, IsAnErrorOnEveryMember) {
-  World world(3);
+  World world(3, std::get<1>(GetParam()));
   const auto members = world.Build();
   world.Run([&](int r) {
-    std::vector<int64_t> data(static_cast<size_t>(GetParam()), r);
+    std::vector<int64_t> data(static_cast<size_t>(std::get<0>(GetParam())), r);
     const OpTag tag{7, r == 1 ? 1 : 0, 2};
     const absl::Status status = members[r]->Wait(members[r]->AllReduce(data, tag), Long());
     ExpectAborted(status, "step 7 attempt 1 bucket 2");
@@ -38,11 +39,18 @@ TEST_P(OtherTags, IsAnErrorOnEveryMember) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(DirectAndBulk, OtherTags, testing::Values(4, 100'000));
+INSTANTIATE_TEST_SUITE_P(DirectAndBulk, OtherTags,
+                         testing::Combine(testing::Values(4, 100'000),
+                                          testing::Values(Transport::kTcp, Transport::kShm)));
 
-TEST(Failure, OtherSizesAreAnErrorOnEveryMember) {
+// Over the links and over shared memory alike.
+class Failure : public testing::TestWithParam<Transport> {};
+INSTANTIATE_TEST_SUITE_P(Both, Failure, testing::Values(Transport::kTcp, Transport::kShm),
+                         [](const auto& info) { return TransportText(info.param); });
+
+TEST_P(Failure, OtherSizesAreAnErrorOnEveryMember) {
   for (const int64_t big : {10, 70'000}) {
-    World world(3);
+    World world(3, GetParam());
     const auto members = world.Build();
     world.Run([&](int r) {
       std::vector<int64_t> data(r == 2 ? static_cast<size_t>(big) : 9, r);
@@ -51,9 +59,9 @@ TEST(Failure, OtherSizesAreAnErrorOnEveryMember) {
   }
 }
 
-TEST(Failure, OtherOperationsAreAnErrorOnEveryMember) {
+TEST_P(Failure, OtherOperationsAreAnErrorOnEveryMember) {
   for (const size_t count : {size_t{10}, size_t{100'000}}) {
-    World world(4);
+    World world(4, GetParam());
     const auto members = world.Build();
     world.Run([&](int r) {
       std::vector<int64_t> data(count, r);
@@ -63,9 +71,9 @@ TEST(Failure, OtherOperationsAreAnErrorOnEveryMember) {
   }
 }
 
-TEST(Failure, DeadlineNamesWhoIsMissingAndEndsAll) {
+TEST_P(Failure, DeadlineNamesWhoIsMissingAndEndsAll) {
   for (const size_t count : {size_t{8}, size_t{100'000}}) {
-    World world(3);
+    World world(3, GetParam());
     const auto members = world.Build();
     world.Run([&](int r) {
       std::vector<int64_t> data(count, 1);
@@ -84,8 +92,8 @@ TEST(Failure, DeadlineNamesWhoIsMissingAndEndsAll) {
   }
 }
 
-TEST(Failure, AbortFromAnotherThreadInTheMiddle) {
-  World world(3);
+TEST_P(Failure, AbortFromAnotherThreadInTheMiddle) {
+  World world(3, GetParam());
   const auto members = world.Build();
   std::atomic<int> entered{0};
   std::thread aborter([&] {
@@ -110,9 +118,9 @@ TEST(Failure, AbortFromAnotherThreadInTheMiddle) {
   aborter.join();
 }
 
-TEST(Failure, AbortedOperationIsNeverReportedAsFinished) {
+TEST_P(Failure, AbortedOperationIsNeverReportedAsFinished) {
   for (int trial = 0; trial < 50; ++trial) {
-    World world(2);
+    World world(2, GetParam());
     const auto members = world.Build();
     std::atomic<bool> go{false};
     std::thread aborter([&] {
@@ -133,8 +141,8 @@ TEST(Failure, AbortedOperationIsNeverReportedAsFinished) {
   }
 }
 
-TEST(Failure, CloseWithoutAnyOperation) {
-  World world(4);
+TEST_P(Failure, CloseWithoutAnyOperation) {
+  World world(4, GetParam());
   const auto members = world.Build();
   world.Run([&](int r) {
     EXPECT_TRUE(members[r]->Close(Long()).ok());
@@ -144,8 +152,8 @@ TEST(Failure, CloseWithoutAnyOperation) {
   });
 }
 
-TEST(Failure, LateCloserGetsNoError) {
-  World world(3);
+TEST_P(Failure, LateCloserGetsNoError) {
+  World world(3, GetParam());
   const auto members = world.Build();
   std::atomic<int> closing{0};
   world.Run([&](int r) {
@@ -161,8 +169,8 @@ TEST(Failure, LateCloserGetsNoError) {
   });
 }
 
-TEST(Failure, CloseWhileOthersGoOnIsAnErrorForAll) {
-  World world(3);
+TEST_P(Failure, CloseWhileOthersGoOnIsAnErrorForAll) {
+  World world(3, GetParam());
   const auto members = world.Build();
   world.Run([&](int r) {
     std::vector<int64_t> data(10, 1);
@@ -172,16 +180,28 @@ TEST(Failure, CloseWhileOthersGoOnIsAnErrorForAll) {
   });
 }
 
-TEST(Failure, DroppingACommunicatorIsAnErrorForTheOthers) {
-  World world(3);
+// The others go on when the end frame has long been there: nobody may wait for who has ended.
+TEST_P(Failure, OperationsAfterAnothersCloseAreAnErrorForAll) {
+  World world(3, GetParam());
+  const auto members = world.Build();
+  world.Run([&](int r) {
+    if (r == 0) return ExpectAborted(members[r]->Close(Long()), "");
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::vector<int64_t> data(100'000, 1);
+    ExpectAborted(members[r]->Wait(members[r]->AllReduce(data, {}), Long()), "closed before");
+  });
+}
+
+TEST_P(Failure, DroppingACommunicatorIsAnErrorForTheOthers) {
+  World world(3, GetParam());
   auto members = world.Build();
   members[1].reset();
   ExpectAborted(AwaitError(*members[0]), "rank 1");
   ExpectAborted(AwaitError(*members[2]), "rank 1");
 }
 
-TEST(Failure, WrongArgumentsEndTheCommunicator) {
-  World world(2);
+TEST_P(Failure, WrongArgumentsEndTheCommunicator) {
+  World world(2, GetParam());
   const auto members = world.Build();
   std::vector<int64_t> in(10), out(5);
   const absl::Status status =

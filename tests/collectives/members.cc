@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "runtime/base/clock.h"
 #include "runtime/collectives/communicator.h"
+#include "runtime/collectives/shared_block.h"
 
 extern char** environ;
 
@@ -116,6 +117,14 @@ int RunMember(int argc, char** argv) {
     std::cin >> port;
     group.peers.push_back({"127.0.0.1", port});
   }
+  std::istringstream mode(argv[5]);
+  std::string carrier, name;
+  int64_t bytes = 0;
+  mode >> carrier >> name >> bytes;
+  group.transport = carrier == "tcp" ? Transport::kTcp : Transport::kShm;
+  auto block = SharedBlock::Create(std::max<int64_t>(bytes, 8), carrier != "staged");
+  if (!block.ok()) return 5;
+  group.shared = {&*block};
   auto built = (*endpoint)->Build(group, nullptr);
   if (!built.ok()) {
     SayError(built.status());
@@ -123,11 +132,7 @@ int RunMember(int argc, char** argv) {
   }
   Communicator& members = **built;
   SayToParent("ready");
-  std::istringstream mode(argv[5]);
-  std::string name;
-  int64_t bytes = 0;
-  mode >> name >> bytes;
-  std::vector<int64_t> data(static_cast<size_t>(bytes) / 8, group.rank);
+  const std::span<int64_t> data(block->as<int64_t>(), static_cast<size_t>(bytes) / 8);
   const Deadline end = Deadline::After(120'000);
   for (int64_t round = 0; !end.passed(); ++round) {
     if (name == "reduce") {

@@ -44,8 +44,9 @@ class MemberWorld {
 };
 
 // The child's side: main() of a member. Modes:
-//   "reduce BYTES"  all-reduces for ever; says "round K" before each
-//   "idle"          queues nothing
+//   "CARRIER reduce BYTES"  all-reduces for ever; says "round K" before each
+//   "CARRIER idle"          queues nothing
+// CARRIER: "tcp", "shm" (the data lies in a shared block), "staged" (it does not).
 // When an error comes it says "error MICROSECONDS text" (since boot) and ends.
 int RunMember(int argc, char** argv);
 

@@ -1,6 +1,7 @@
 // Every operation, for one to eight members, against plain sums and copies.
 #include <cstring>
 #include <numeric>
+#include <tuple>
 
 #include "tests/collectives/world.h"
 
@@ -22,15 +23,16 @@ std::vector<int64_t> Uneven(int64_t count, int world, uint64_t seed) {
   return borders;
 }
 
-class Operations : public testing::TestWithParam<int> {
+class Operations : public testing::TestWithParam<std::tuple<int, Transport>> {
  protected:
-  Operations() : world_(GetParam()), members_(world_.Build()) {}
+  Operations() : world_(Size(), std::get<1>(GetParam())), members_(world_.Build()) {}
+  static int Size() { return std::get<0>(GetParam()); }
   World world_;
   std::vector<std::unique_ptr<Communicator>> members_;
 };
 
 TEST_P(Operations, ReduceScatter) {
-  const int n = GetParam();
+  const int n = Size();
   for (const int64_t count : kCounts) {
     for (const auto& borders :
          {Communicator::Slices(count, 8, n), Uneven(count, n, static_cast<uint64_t>(count))}) {
@@ -54,7 +56,7 @@ TEST_P(Operations, ReduceScatter) {
 }
 
 TEST_P(Operations, ReduceScatterOfFloats) {
-  const int n = GetParam();
+  const int n = Size();
   for (const int64_t count : kCounts) {
     const auto borders = Communicator::Slices(count, 4, n);
     std::vector<float> whole[2];
@@ -84,7 +86,7 @@ TEST_P(Operations, AllReduce) {
 }
 
 TEST_P(Operations, AllGather) {
-  const int n = GetParam();
+  const int n = Size();
   for (const int64_t bytes : {0, 1, 64, 4097, 32'769, 262'144, 1'000'003}) {
     for (const auto& borders :
          {Communicator::Slices(bytes, 1, n), Uneven(bytes, n, static_cast<uint64_t>(bytes))}) {
@@ -103,7 +105,7 @@ TEST_P(Operations, AllGather) {
 }
 
 TEST_P(Operations, BroadcastFromEach) {
-  for (int root = 0; root < GetParam(); ++root) {
+  for (int root = 0; root < Size(); ++root) {
     for (const int64_t bytes : {0, 1, 5'000, 700'001}) {
       world_.Run([&](int r) {
         std::vector<std::byte> data(static_cast<size_t>(bytes));
@@ -120,7 +122,7 @@ TEST_P(Operations, BroadcastFromEach) {
 // As a step does: several buckets are queued at once, then gathered, with a small table at the end;
 // one member is late.
 TEST_P(Operations, ManyQueuedAtOnce) {
-  const int n = GetParam();
+  const int n = Size();
   constexpr int kBuckets = 12;
   world_.Run([&](int r) {
     for (int64_t step = 0; step < 5; ++step) {
@@ -155,7 +157,13 @@ TEST_P(Operations, ManyQueuedAtOnce) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Operations, testing::Values(1, 2, 3, 4, 5, 6, 7, 8));
+INSTANTIATE_TEST_SUITE_P(Worlds, Operations,
+                         testing::Combine(testing::Values(1, 2, 3, 4, 5, 6, 7, 8),
+                                          testing::Values(Transport::kTcp, Transport::kShm)),
+                         [](const auto& info) {
+                           return TransportText(std::get<1>(info.param)) +
+                                  std::to_string(std::get<0>(info.param));
+                         });
 
 TEST(Slices, CoverEverythingOnGrainBorders) {
   for (const int64_t count : {0, 1, 5, 1024, 1025, 99'999}) {

@@ -18,11 +18,11 @@ namespace {
 
 constexpr int64_t kHardBoundMs = 2000;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-const char kReduce[] = "reduce 8388608";  // every byte costs many times as much there
+const char kReduce[] = " reduce 8388608";  // every byte costs many times as much there
 constexpr uint64_t kRebuilds = 60;
 #else
 constexpr uint64_t kRebuilds = 200;
-const char kReduce[] = "reduce 67108864";
+const char kReduce[] = " reduce 67108864";
 #endif
 
 // Brings the world into the middle of a reduction: the victim has begun round 2.
@@ -60,9 +60,17 @@ void ExpectAllKnow(MemberWorld& members, int world, int victim, int64_t since_us
   }
 }
 
-TEST(Processes, KilledInTheMiddleOfAnAllReduce) {
+// What carries the words: see members.h.
+class Processes : public testing::TestWithParam<const char*> {
+ protected:
+  std::string Mode(const char* what) const { return GetParam() + std::string(what); }
+};
+INSTANTIATE_TEST_SUITE_P(Carriers, Processes, testing::Values("tcp", "shm", "staged"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(Processes, KilledInTheMiddleOfAnAllReduce) {
   for (const int victim : {0, 2}) {
-    MemberWorld members(4, kReduce, 60'000);
+    MemberWorld members(4, Mode(kReduce), 60'000);
     AwaitMiddle(members, victim);
     const int64_t at_us = BootUs();
     members[victim].Signal(SIGKILL);
@@ -70,15 +78,15 @@ TEST(Processes, KilledInTheMiddleOfAnAllReduce) {
   }
 }
 
-TEST(Processes, KilledWhileIdle) {
-  MemberWorld members(4, "idle", 60'000);
+TEST_P(Processes, KilledWhileIdle) {
+  MemberWorld members(4, Mode(" idle"), 60'000);
   const int64_t at_us = BootUs();
   members[1].Signal(SIGKILL);
   ExpectAllKnow(members, 4, 1, at_us, kHardBoundMs, "killed while idle");
 }
 
-TEST(Processes, StoppedInTheMiddleOfAnAllReduce) {
-  MemberWorld members(3, kReduce, 500);
+TEST_P(Processes, StoppedInTheMiddleOfAnAllReduce) {
+  MemberWorld members(3, Mode(kReduce), 500);
   AwaitMiddle(members, 1);
   const int64_t at_us = BootUs();
   members[1].Signal(SIGSTOP);
@@ -89,16 +97,16 @@ TEST(Processes, StoppedInTheMiddleOfAnAllReduce) {
   EXPECT_LT(ErrorAfterMs(members, 1, at_us, &text), 60'000);
 }
 
-TEST(Processes, StoppedWhileIdle) {
-  MemberWorld members(3, "idle", 500);
+TEST_P(Processes, StoppedWhileIdle) {
+  MemberWorld members(3, Mode(" idle"), 500);
   const int64_t at_us = BootUs();
   members[2].Signal(SIGSTOP);
   ExpectAllKnow(members, 3, 2, at_us, 500 + kHardBoundMs, "stopped while idle");
 }
 
 // All are stopped and go on: nobody may accuse anybody for the time in which he himself was away.
-TEST(Processes, JudgesThatSleptDoNotJudge) {
-  MemberWorld members(3, "idle", 2000);
+TEST_P(Processes, JudgesThatSleptDoNotJudge) {
+  MemberWorld members(3, Mode(" idle"), 2000);
   for (int r = 0; r < 3; ++r) members[r].Signal(SIGSTOP);
   std::this_thread::sleep_for(
       std::chrono::milliseconds(4000));  // longer than detect: this is what is tested
@@ -107,13 +115,19 @@ TEST(Processes, JudgesThatSleptDoNotJudge) {
 }
 
 struct Usage {
-  int64_t fds = 0, threads = 0, kib = 0;
+  int64_t fds = 0, threads = 0, kib = 0, mappings = 0;
+  int64_t named = 0;  // entries of /dev/shm
 };
 
 Usage UsageNow() {
   Usage usage;
   usage.fds = std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
                             std::filesystem::directory_iterator());
+  usage.named = std::distance(std::filesystem::directory_iterator("/dev/shm"),
+                              std::filesystem::directory_iterator());
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    usage.mappings += line.find("memfd:holdfast") != std::string::npos ? 1 : 0;
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     if (line.rfind("Threads:", 0) == 0) usage.threads = std::stoll(line.substr(8));
@@ -122,8 +136,13 @@ Usage UsageNow() {
   return usage;
 }
 
-TEST(Processes, TwoHundredRebuildsLeaveNothingBehind) {
-  World world(4);
+TEST_P(Processes, TwoHundredRebuildsLeaveNothingBehind) {
+  World world(4, GetParam() == std::string("tcp") ? Transport::kTcp : Transport::kShm);
+  std::vector<SharedBlock> blocks(4);
+  for (int r = 0; r < 4 && GetParam() == std::string("shm"); ++r) {
+    blocks[r] = *SharedBlock::Create(1 << 20, true);
+    world.shared[r] = {&blocks[r]};
+  }
   Usage before;
   int64_t build_us = 0;
   for (uint64_t generation = 1; generation <= 20 + kRebuilds; ++generation) {
@@ -138,7 +157,9 @@ TEST(Processes, TwoHundredRebuildsLeaveNothingBehind) {
     if (generation % 3 == 1) members[victim].reset();
     world.Run([&](int r) {
       if (members[r] == nullptr) return;
-      std::vector<int64_t> data(40'000, 1);
+      std::vector<int64_t> own(40'000, 1);
+      const std::span<int64_t> data =
+          blocks[r].data() != nullptr ? std::span(blocks[r].as<int64_t>(), own.size()) : own;
       if (generation % 3 == 2) {
         EXPECT_TRUE(members[r]->Close(Long()).ok());
       } else {
@@ -154,6 +175,8 @@ TEST(Processes, TwoHundredRebuildsLeaveNothingBehind) {
       static_cast<double>(build_us) / static_cast<double>(20 + kRebuilds) / 1000);
   EXPECT_EQ(after.fds, before.fds);
   EXPECT_EQ(after.threads, before.threads);
+  EXPECT_EQ(after.mappings, before.mappings);
+  EXPECT_EQ(after.named, before.named);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   EXPECT_LT(after.kib, before.kib + 8192);
 #endif

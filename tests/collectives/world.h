@@ -12,6 +12,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/collectives/communicator.h"
+#include "runtime/collectives/shared_block.h"
 
 namespace holdfast {
 
@@ -19,9 +20,17 @@ inline constexpr int64_t kLongMs = 60'000;  // a bound against hanging, never re
 
 inline Deadline Long() { return Deadline::After(kLongMs); }
 
+// For names of parametrised tests.
+inline std::string TransportText(Transport transport) {
+  return transport == Transport::kTcp ? "Tcp" : transport == Transport::kShm ? "Shm" : "Auto";
+}
+
 class World {
  public:
-  explicit World(int size, const TcpEndpoint::Options& options = {}) {
+  explicit World(int size, const TcpEndpoint::Options& options = {})
+      : World(size, Transport::kAuto, options) {}
+  World(int size, Transport carrier, const TcpEndpoint::Options& options = {})
+      : transport(carrier), shared(static_cast<size_t>(size)) {
     for (int r = 0; r < size; ++r) {
       auto endpoint = TcpEndpoint::Listen(options);
       EXPECT_TRUE(endpoint.ok()) << endpoint.status();
@@ -42,6 +51,8 @@ class World {
     group.peers = peers;
     group.connect_ms = kLongMs;
     group.detect_ms = detect_ms;
+    group.transport = transport;
+    group.shared = shared[static_cast<size_t>(rank)];
     return group;
   }
 
@@ -58,11 +69,23 @@ class World {
     Run([&](int r) {
       auto communicator = endpoints[r]->Build(Group(r, generation), nullptr);
       EXPECT_TRUE(communicator.ok()) << communicator.status();
-      if (communicator.ok()) made[r] = std::move(*communicator);
+      if (!communicator.ok()) return;
+      // A test of shared memory must not pass over TCP.
+      if (transport != Transport::kAuto) {
+        EXPECT_EQ((*communicator)->Carrier().substr(0, 3), CarrierText());
+      }
+      made[r] = std::move(*communicator);
     });
     return made;
   }
 
+  std::string CarrierText() const {
+    if (size() == 1) return "loc";
+    return transport == Transport::kTcp ? "tcp" : "shm";
+  }
+
+  Transport transport;
+  std::vector<std::vector<const SharedBlock*>> shared;  // of each member
   std::vector<std::unique_ptr<TcpEndpoint>> endpoints;
   std::vector<PeerAddress> peers;
   // None of these tests is about silence: a machine so loaded that a thread gets no CPU for

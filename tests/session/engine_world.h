@@ -65,6 +65,7 @@ class SpyCommunicator final : public Communicator {
 
   int rank() const override { return inner_->rank(); }
   int world_size() const override { return inner_->world_size(); }
+  std::string Carrier() const override { return inner_->Carrier(); }
   Ticket ReduceScatter(std::span<const int64_t> in, std::span<const int64_t> borders,
                        std::span<int64_t> out, OpTag tag) override {
     const Ticket ticket = inner_->ReduceScatter(in, borders, out, tag);
