@@ -31,6 +31,7 @@ struct Config {
   std::string redis;                // "" = embedded; redis://host:port
   std::string redis_password_file;  // or the environment variable HOLDFAST_REDIS_PASSWORD
   std::string host = "127.0.0.1";   // address under which other machines reach this one's workers
+  std::string transport = "auto";   // auto | tcp | shm
   int64_t detect_ms = 1000;
   int64_t grace_ms = 30'000;  // from SIGTERM to SIGKILL of own workers
   int64_t restore_wait_ms = 60'000;

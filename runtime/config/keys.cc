@@ -55,6 +55,7 @@ const Key kTable[] = {
   {"min_workers", &C::min_workers, kInteger, kFree, "Workers", 1, 1024, "", "training waits below this number, all machines together"},
   {"max_workers", &C::max_workers, kInteger, kFree, "Workers", 1, 1024, "", "more than this wait as spares"},
   {"threads", &C::threads, kInteger, kFree, "Workers", 1, 256, "", "micro-batches computed at once by one worker"},
+  {"transport", &C::transport, kText, kFree, "Workers", 0, 0, "auto|tcp|shm", "what carries gradients: auto: shared memory when all workers are on one host, else tcp; shm: insist"},
   {"restarts", &C::restarts, kInteger, kFree, "Workers", 0, 1e6, "", "worker deaths tolerated without a new step in between"},
   {"detect_ms", &C::detect_ms, kMilliseconds, kFree, "Workers", 100, 600'000, "", "a silent or stopped worker is given up after this time"},
   {"grace_ms", &C::grace_ms, kMilliseconds, kFree, "Workers", 0, 86'400'000, "", "from SIGTERM or Ctrl-C to the end by force"},

@@ -30,11 +30,12 @@ Accumulator::Accumulator(const StatePlan& plan, int64_t micro_batches, bool fast
       held_(micro_batches, false) {}
 
 absl::StatusOr<std::unique_ptr<Accumulator>> Accumulator::Allocate(const StatePlan& plan,
-                                                                   int64_t micro_batches,
-                                                                   bool fast) {
+                                                                   int64_t micro_batches, bool fast,
+                                                                   bool shareable) {
   std::unique_ptr<Accumulator> a(new Accumulator(plan, micro_batches, fast));
-  HF_ASSIGN_OR_RETURN(a->sums_, kernels::CpuDevice().Allocate(plan.flat_elements * (fast ? 4 : 8)));
-  std::memset(a->sums_.data(), 0, a->sums_.bytes());  // the gaps between tensors stay zero for good
+  // Zeroed: the gaps between tensors stay so for good.
+  HF_ASSIGN_OR_RETURN(a->sums_,
+                      SharedBlock::Create(plan.flat_elements * (fast ? 4 : 8), shareable));
   return a;
 }
 
@@ -126,7 +127,7 @@ void Accumulator::SealBucket(int bucket) {
     if (content_[i]) continue;
     const TrainedTensor& t = plan_.trained[i];
     const size_t width = fast_ ? 4 : 8;
-    std::memset(static_cast<char*>(sums_.data()) + t.offset * width, 0, t.elements * width);
+    std::memset(sums_.as<char>() + t.offset * width, 0, t.elements * width);
     content_[i] = 1;
   }
 }

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
+#include "runtime/collectives/shared_block.h"
 #include "runtime/session/plan.h"
 
 namespace holdfast {
@@ -46,9 +47,10 @@ inline constexpr int kStatisticExponent = 32;
 
 class Accumulator {
  public:
-  // fast: fp32 sums.
+  // fast: fp32 sums. shareable: peers on this host may read the sums where they lie.
   static absl::StatusOr<std::unique_ptr<Accumulator>> Allocate(const StatePlan& plan,
-                                                               int64_t micro_batches, bool fast);
+                                                               int64_t micro_batches, bool fast,
+                                                               bool shareable = false);
 
   // Drops all sums: a new step, or a restart of this one. exponents: k per trained tensor for this
   // step.
@@ -71,6 +73,7 @@ class Accumulator {
   bool fast() const { return fast_; }
   int64_t* sums() { return sums_.as<int64_t>(); }
   float* fast_sums() { return sums_.as<float>(); }
+  const SharedBlock& sums_block() const { return sums_; }
   const std::vector<bool>& held() const { return held_; }
   int held_count() const;
   bool dirty() const {
@@ -88,7 +91,7 @@ class Accumulator {
   const StatePlan& plan_;
   const int64_t micro_batches_;
   const bool fast_;
-  kernels::Buffer sums_;
+  SharedBlock sums_;
   std::vector<int16_t> exponents_;
   std::unique_ptr<std::mutex[]> tensor_mutex_;
   std::vector<uint8_t> content_;  // per trained tensor: something was stored

@@ -115,6 +115,12 @@ absl::StatusOr<Session::Ending> Session::EnterGeneration(std::string_view why) {
     if (absl::IsDataLoss(built))
       reporter_.Event("checkpoint_skipped", roster->step, StdView(built.message()));
     membership_->ReportFailedBuild(*roster, endpoint_->Unreached());
+    // The next round would be refused like this one, until a person changes something.
+    if (absl::IsFailedPrecondition(built) && generation_.comm == nullptr) {
+      exit_ = ExitCode::kUsage;
+      (void)membership_->Leave(Deadline::After(1000));
+      return built;
+    }
     generation_.comm.reset();
     reason = std::string(built.message());
     VerifyOwnState();
@@ -132,6 +138,7 @@ absl::StatusOr<Session::Ending> Session::EnterGeneration(std::string_view why) {
                   : generation_.roster.source == rendezvous::Source::kCheckpoint ? "checkpoint"
                                                                                  : "fresh";
   joined.note = generation_.roster.note;
+  joined.carrier = generation_.comm->Carrier();
   reporter_.Joined(joined);
   membership_->SetStatus("training", joined.step, joined.world_size, train_loss_);
   return ending;  // kRegroup: train
@@ -168,6 +175,10 @@ absl::Status Session::BuildGeneration(const rendezvous::Roster& roster) {
     options.nonce = roster.nonce;
     options.rank = roster.rank;
     options.detect_ms = config_.detect_ms;
+    options.transport = config_.transport == "tcp"   ? Transport::kTcp
+                        : config_.transport == "shm" ? Transport::kShm
+                                                     : Transport::kAuto;
+    options.shared = engine_->shared();
     for (const rendezvous::Member& m : roster.members) options.peers.push_back({m.address, m.port});
     HF_ASSIGN_OR_RETURN(generation_.comm, endpoint_->Build(options, &cancel_));
   }

@@ -37,6 +37,7 @@ void Reporter::Joined(const JoinedReport& r) {
                       {"step", r.step},
                       {"source", r.source},
                       {"note", r.note},
+                      {"carrier", r.carrier},
                       {"branch", r.branch},
                       {"ms", BootMs()}}));
 }

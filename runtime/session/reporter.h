@@ -18,6 +18,7 @@ struct JoinedReport {
   int world_size = 0, rank = 0;
   int64_t step = 0;
   std::string source, note;
+  std::string carrier;  // Communicator::Carrier
   uint32_t branch = 0;
 };
 

@@ -33,15 +33,16 @@ absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(const Config& con
                                                                TimeLedger* time) {
   std::unique_ptr<StepEngine> e(new StepEngine(config, trainer, data, state, pool, time));
   const StatePlan& plan = state->plan();
-  HF_ASSIGN_OR_RETURN(e->accumulator_, Accumulator::Allocate(plan, config.micro_batches,
-                                                             config.reduction == "fast"));
+  HF_ASSIGN_OR_RETURN(e->accumulator_,
+                      Accumulator::Allocate(plan, config.micro_batches, config.reduction == "fast",
+                                            config.transport != "tcp"));
   HF_ASSIGN_OR_RETURN(e->buffer_model_, trainer.model(config.ToToml()));
   for (const OptimizerSpec& o : plan.spec.optimizers) {
     const bool built_in = o.rule == "adamw" || o.rule == "sgd";
     e->optimizers_.push_back(built_in || !trainer.optimizer ? nullptr : trainer.optimizer(o.rule));
   }
-  HF_ASSIGN_OR_RETURN(e->gradient_, kernels::CpuDevice().Allocate(plan.flat_elements * 4));
-  std::memset(e->gradient_.data(), 0, e->gradient_.bytes());
+  HF_ASSIGN_OR_RETURN(e->gradient_,
+                      SharedBlock::Create(plan.flat_elements * 4, config.transport != "tcp"));
   e->norm_chunks_.resize(kernels::SquaredNormCount(plan.flat_elements));
   e->stream_ = kernels::CpuDevice().NewStream();
   kernels::SetComputeThread();  // the main thread computes digests, norm and optimizer

@@ -74,6 +74,10 @@ class StepEngine {
   // Drops all sums and computes with the state's exponents again.
   void ResetSums();
   Accumulator& accumulator() { return *accumulator_; }
+  // What reduce-scatters and gathers read: for the build of a generation.
+  std::vector<const SharedBlock*> shared() const {
+    return {&accumulator_->sums_block(), &gradient_};
+  }
 
   // A sound bound for one wait: ten times the longest recent step, at least 10 s; long while
   // nothing was measured.
@@ -115,7 +119,8 @@ class StepEngine {
   std::unique_ptr<Model> buffer_model_;                 // for UpdateBuffers
   std::vector<std::unique_ptr<Optimizer>> optimizers_;  // per OptimizerSpec; null = built in
   std::unique_ptr<kernels::Stream> stream_;
-  kernels::Buffer gradient_, reduced_;
+  SharedBlock gradient_;
+  kernels::Buffer reduced_;
   std::vector<double> norm_chunks_;
   std::vector<int16_t> exponents_;
   std::vector<std::vector<int64_t>> borders_;  // per bucket, elements relative to the bucket

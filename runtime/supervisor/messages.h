@@ -10,7 +10,7 @@
 //   does the same)
 // Worker -> supervisor (every "ms" below is CLOCK_BOOTTIME)
 //   {"type":"joined", "generation":2, "world_size":4, "rank":1, "step":120,
-//   "source":"memory|checkpoint|fresh", "note":"..", "ms":..}
+//   "source":"memory|checkpoint|fresh", "note":"..", "carrier":"shm|tcp (why)|local", "ms":..}
 //   {"type":"lost", "generation":1, "step":120, "cause":"rank 2 (worker 2): connection closed",
 //   "ms":..}     an unplanned end of a generation
 //   {"type":"first_step", "generation":2, "step":121, "ms":..}                 first step applied

@@ -108,10 +108,11 @@ void Report::OnJoined(int slot, const Json& m) {
     live_.step = step;
     last_step_ms_ = -1;
   }
-  const std::string note = TextOf(m, "note");
+  const std::string note = TextOf(m, "note"), carrier = TextOf(m, "carrier");
+  const std::string over = carrier.empty() || carrier == "local" ? "" : Cat(", over ", carrier);
   Event("joined", newest ? LogLevel::kInfo : LogLevel::kDebug,
         Cat("worker ", slot, " joined generation ", generation, " as rank ", IntegerOf(m, "rank"),
-            " of ", world_size, " at step ", step, ", state from ", TextOf(m, "source"),
+            " of ", world_size, " at step ", step, ", state from ", TextOf(m, "source"), over,
             note.empty() ? "" : ": ", note),
         {{"worker", slot},
          {"generation", generation},
@@ -119,6 +120,7 @@ void Report::OnJoined(int slot, const Json& m) {
          {"rank", IntegerOf(m, "rank")},
          {"step", step},
          {"source", TextOf(m, "source")},
+         {"carrier", carrier},
          {"note", note},
          {"at_ms", IntegerOf(m, "ms")}});
 }

@@ -146,6 +146,27 @@ TEST(Change, AnotherMachineJoins) {
   }
 }
 
+// A worker that insists on shared memory ends with a message, not in endless rounds, when another
+// was started without; the other trains on.
+TEST(Change, AMachineThatInsistsOnShmEndsWhereAnotherHasTcp) {
+  TestRedis redis;
+  Flags first_flags = {{"redis", redis.url()}, {"run", "insist-test"}, {"workers", "2"}};
+  Flags second_flags = first_flags;
+  first_flags["transport"] = "tcp";
+  second_flags["transport"] = "shm";
+  second_flags["workers"] = "1";
+  TrainRun first({.flags = first_flags, .env = redis.env(), .failpoints = "step.begin=sleep(60)"});
+  ASSERT_TRUE(first.WaitForStep(3));
+  TrainRun second({.flags = second_flags, .env = redis.env()});
+  EXPECT_EQ(second.Wait(), static_cast<int>(ExitCode::kUsage)) << second.Output();
+  EXPECT_NE(second.Output().find("use --transport auto"), std::string::npos) << second.Output();
+  EXPECT_EQ(first.Wait(), 0) << first.Output();
+  ExpectSameBits(first.dir());
+  EXPECT_EQ(CountEventLines(first.dir(), "over shm"), 0);
+  first.ExpectNoResidue();
+  second.ExpectNoResidue();
+}
+
 // One of two machines leaves on SIGTERM; the other goes on.
 TEST(Change, OneMachineLeaves) {
   TestRedis redis;

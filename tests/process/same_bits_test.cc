@@ -22,8 +22,20 @@ TEST_P(Worlds, EqualTheReference) {
   const auto steps = chaos::ReadSteps(run.dir());
   ASSERT_TRUE(steps.ok() && !steps->lines.empty());
   EXPECT_EQ(steps->lines.back().world_size, GetParam());
+  // Nobody asked for it: on one host it is shared memory.
+  EXPECT_EQ(CountEventLines(run.dir(), "over shm") > 0, GetParam() > 1);
+  EXPECT_EQ(CountEventLines(run.dir(), "over tcp"), 0);
 }
 INSTANTIATE_TEST_SUITE_P(SameBits, Worlds, ::testing::Values(1, 2, 3, 4));
+
+TEST(SameBits, OverTcpToo) {
+  TrainRun run({.flags = {{"workers", "3"}, {"transport", "tcp"}}});
+  EXPECT_EQ(run.Wait(), 0) << run.Output();
+  ExpectSameBits(run.dir());
+  run.ExpectNoResidue();
+  EXPECT_GT(CountEventLines(run.dir(), "over tcp"), 0);
+  EXPECT_EQ(CountEventLines(run.dir(), "over shm"), 0);
+}
 
 class Threads : public ::testing::TestWithParam<int> {};
 
