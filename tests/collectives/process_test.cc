@@ -25,10 +25,17 @@ constexpr uint64_t kRebuilds = 200;
 const char kReduce[] = " reduce 67108864";
 #endif
 
-// Brings the world into the middle of a reduction: the victim has begun round 2.
+// Brings the world into the middle of a reduction: the victim has begun round 2. Says how long each
+// round took: a test that was slow shows where.
 void AwaitMiddle(MemberWorld& members, int victim) {
-  while (members[victim].Hear(60'000) != "round 2") {
-  }
+  const int64_t start_us = BootUs();
+  std::string line;
+  do {
+    line = members[victim].Hear(60'000);
+    ASSERT_EQ(line.rfind("round ", 0), 0u)
+        << "the victim said '" << line << "' (nothing: it is dead, or silent for a minute)";
+    std::printf("%s after %.0f ms\n", line.c_str(), static_cast<double>(BootUs() - start_us) / 1e3);
+  } while (line != "round 2");
   std::this_thread::sleep_for(
       std::chrono::milliseconds(20));  // so that data flows; any moment is right
 }
@@ -71,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Carriers, Processes, testing::Values("tcp", "shm", "sta
 TEST_P(Processes, KilledInTheMiddleOfAnAllReduce) {
   for (const int victim : {0, 2}) {
     MemberWorld members(4, Mode(kReduce), 60'000);
-    AwaitMiddle(members, victim);
+    ASSERT_NO_FATAL_FAILURE(AwaitMiddle(members, victim));
     const int64_t at_us = BootUs();
     members[victim].Signal(SIGKILL);
     ExpectAllKnow(members, 4, victim, at_us, kHardBoundMs, "killed in an all-reduce");
@@ -87,7 +94,7 @@ TEST_P(Processes, KilledWhileIdle) {
 
 TEST_P(Processes, StoppedInTheMiddleOfAnAllReduce) {
   MemberWorld members(3, Mode(kReduce), 500);
-  AwaitMiddle(members, 1);
+  ASSERT_NO_FATAL_FAILURE(AwaitMiddle(members, 1));
   const int64_t at_us = BootUs();
   members[1].Signal(SIGSTOP);
   ExpectAllKnow(members, 3, 1, at_us, 500 + kHardBoundMs, "stopped in an all-reduce");
