@@ -11,6 +11,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -38,7 +39,9 @@ struct Deed {
   int64_t step;
 };
 
-std::vector<Deed> DeedsOf(int slot, int life) {
+// A deed meant for one life whose step has passed when that life joins (slow to start) is done at
+// its first step.
+std::vector<Deed> DeedsOf(int slot, int life, int64_t first_step) {
   std::vector<Deed> deeds;
   const char* text = std::getenv("HOLDFAST_FAKE_WORKER");
   const std::string all = text == nullptr ? "" : text;
@@ -47,7 +50,9 @@ std::vector<Deed> DeedsOf(int slot, int life) {
     const std::vector<std::string> deed = absl::StrSplit(fields.at(2), '@');
     if (fields[0] != "*" && fields[0] != std::to_string(slot)) continue;
     if (fields[1] != "*" && fields[1] != std::to_string(life)) continue;
-    deeds.push_back({deed.at(0), std::stoll(deed.at(1))});
+    int64_t step = std::stoll(deed.at(1));
+    if (step > 0 && fields[1] != "*") step = std::max(step, first_step);
+    deeds.push_back({deed.at(0), step});
   }
   return deeds;
 }
@@ -68,8 +73,8 @@ class FakeWorker {
     slot_ = start["slot"];
     const int life = Count(config_.dir + "/fake-slot-" + std::to_string(slot_));
     generation_ = Count(config_.dir + "/fake-lives");
-    deeds_ = DeedsOf(slot_, life);
     step_ = ReadRecord(config_.dir).last_step;
+    deeds_ = DeedsOf(slot_, life, step_ + 1);
     Do(0);
     channel_.Send(Json{
         {"type", "joined"},
