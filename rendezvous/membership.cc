@@ -68,6 +68,7 @@ Roster RosterOf(const Record& record, std::string_view self) {
   }
   roster.source = s.source;
   roster.branch = s.branch;
+  roster.lineage = s.lineage;
   roster.step = s.step;
   roster.digest = s.digest;
   roster.checkpoint = s.checkpoint;

@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "rendezvous/lineage.h"
 #include "runtime/base/clock.h"
 
 namespace holdfast::rendezvous {
@@ -44,9 +45,11 @@ struct Offer {
   std::string fingerprint_text;  // "key = value" lines, to name the one that differs
   std::string probe;             // digest of the probe computation: equal = same compute class
   std::string compute_class;     // names, to explain a refusal
-  uint32_t branch = 0;
-  bool has_state = false;  // an unmarked state in memory
-  int64_t step = 0;        // of that state
+  uint32_t branch = 0;           // the newest of `lineage`
+  Lineage lineage;               // what this process's stores know of the run's branches
+  std::string schedule;          // that it wants from now on; part of the fingerprint too
+  bool has_state = false;        // an unmarked state in memory
+  int64_t step = 0;              // of that state
   uint64_t digest = 0;
   bool vouched = false;                     // its digest was agreed in a table
   std::vector<HeldCheckpoint> checkpoints;  // on the lineage of `branch` only, newest first
@@ -81,7 +84,8 @@ struct Roster {
   std::vector<Member> members;  // index = rank: survivors in their old order, then newcomers
   int rank = -1;                // of this process; -1: not a member, a spare
   Source source = Source::kFresh;
-  uint32_t branch = 0;
+  uint32_t branch = 0;        // the newest of `lineage`: what is done from here on belongs to it
+  Lineage lineage;            // to be made durable before the generation is confirmed
   int64_t step = 0;           // of the source state
   uint64_t digest = 0;        // of the source state; 0 for kFresh
   HeldCheckpoint checkpoint;  // source kCheckpoint

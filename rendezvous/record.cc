@@ -122,6 +122,26 @@ HeldCheckpoint CheckpointFrom(const Json& json, bool* ok) {
   return c;
 }
 
+Json ToJson(const Lineage& lineage) {
+  Json json = Json::array();
+  for (const Fork& fork : lineage) json.push_back({fork.branch, fork.step, fork.schedule});
+  return json;
+}
+
+Lineage LineageFrom(const Json& json, bool* ok) {
+  Lineage lineage;
+  for (const Json& item : json) {
+    if (!item.is_array() || item.size() != 3 || !item[0].is_number_unsigned() ||
+        !item[1].is_number_integer() || !item[2].is_string() || lineage.size() >= kMaxBranches) {
+      *ok = false;
+      return {};
+    }
+    lineage.push_back(
+        {item[0].get<uint32_t>(), item[1].get<int64_t>(), item[2].get<std::string>()});
+  }
+  return lineage;
+}
+
 Json ToJson(const Offer& o) {
   Json checkpoints = Json::array();
   for (const HeldCheckpoint& c : o.checkpoints) checkpoints.push_back(ToJson(c));
@@ -132,6 +152,8 @@ Json ToJson(const Offer& o) {
           {"probe", o.probe},
           {"compute_class", o.compute_class},
           {"branch", o.branch},
+          {"lineage", ToJson(o.lineage)},
+          {"schedule", o.schedule},
           {"has_state", o.has_state},
           {"step", o.step},
           {"digest", Hex64(o.digest)},
@@ -154,11 +176,13 @@ Offer OfferFrom(const Json& json, bool* ok) {
   o.probe = f.Text("probe");
   o.compute_class = f.Text("compute_class");
   o.branch = static_cast<uint32_t>(f.Int("branch"));
+  bool inner_ok = true;
+  o.lineage = LineageFrom(f.List("lineage"), &inner_ok);
+  o.schedule = f.Text("schedule");
   o.has_state = f.Flag("has_state");
   o.step = f.Int("step");
   o.digest = f.Word("digest");
   o.vouched = f.Flag("vouched");
-  bool inner_ok = true;
   for (const Json& c : f.List("checkpoints")) {
     o.checkpoints.push_back(CheckpointFrom(c, &inner_ok));
   }
@@ -241,6 +265,7 @@ std::string EncodeSealed(const Sealed& s) {
                {"newcomers", s.newcomers},
                {"source", static_cast<int>(s.source)},
                {"branch", s.branch},
+               {"lineage", ToJson(s.lineage)},
                {"step", s.step},
                {"digest", Hex64(s.digest)},
                {"checkpoint", ToJson(s.checkpoint)},
@@ -264,6 +289,7 @@ absl::StatusOr<Sealed> DecodeSealed(std::string_view text) {
   ok = ok && source >= 0 && source <= static_cast<int64_t>(Source::kCheckpoint);
   s.source = static_cast<Source>(source);
   s.branch = static_cast<uint32_t>(f.Int("branch"));
+  s.lineage = LineageFrom(f.List("lineage"), &ok);
   s.step = f.Int("step");
   s.digest = f.Word("digest");
   s.checkpoint = CheckpointFrom(f.Object("checkpoint"), &ok);

@@ -40,6 +40,7 @@ struct Sealed {
   std::set<std::string> newcomers;  // those that were in no generation before
   Source source = Source::kFresh;
   uint32_t branch = 0;
+  Lineage lineage;  // branch is its newest
   int64_t step = 0;
   uint64_t digest = 0;
   HeldCheckpoint checkpoint;

@@ -75,21 +75,26 @@ Round SortOut(const Record& record, const Observed& observed, int64_t now_ms) {
 }
 
 // What all must equal: that of the sealed generation while one of its members is here, else what
-// most bring.
+// most bring of those who know the most branches. Whoever knows fewer has slept through a change:
+// it must not bring the abandoned history back by number.
 struct Reference {
   std::string fingerprint, fingerprint_text, probe, compute_class;
+  Lineage lineage;
 };
 
 Reference FindReference(const Record& record, const Round& round) {
   if (!round.survivors.empty()) {
     const Sealed& s = record.sealed;
-    return {s.fingerprint, s.fingerprint_text, s.probe, s.compute_class};
+    return {s.fingerprint, s.fingerprint_text, s.probe, s.compute_class, s.lineage};
   }
+  size_t branches = 0;
+  for (const Waiting* w : round.newcomers) branches = std::max(branches, w->offer.lineage.size());
   std::map<std::pair<std::string, std::string>, int> votes;
   for (const Waiting* w : round.newcomers) ++votes[{w->offer.fingerprint, w->offer.probe}];
   const Waiting* best = nullptr;
   int best_votes = 0;
   for (const Waiting* w : round.newcomers) {  // in order of place, so ties go to the first
+    if (w->offer.lineage.size() < branches) continue;
     const int n = votes[{w->offer.fingerprint, w->offer.probe}];
     if (n > best_votes) {
       best = w;
@@ -98,7 +103,7 @@ Reference FindReference(const Record& record, const Round& round) {
   }
   if (best == nullptr) return {};
   const Offer& o = best->offer;
-  return {o.fingerprint, o.fingerprint_text, o.probe, o.compute_class};
+  return {o.fingerprint, o.fingerprint_text, o.probe, o.compute_class, o.lineage};
 }
 
 std::optional<Refusal> CheckAgainst(const Reference& reference, const Waiting& w) {
@@ -114,7 +119,25 @@ std::optional<Refusal> CheckAgainst(const Reference& reference, const Waiting& w
                        w.offer.compute_class, "\", theirs is \"", reference.compute_class,
                        "\". Use machines of one class and the same libraries")};
   }
+  if (!IsPrefix(w.offer.lineage, reference.lineage)) {
+    return Refusal{w.id,
+                   Cat("the checkpoints of this machine are of another history than the run's (",
+                       ToString(w.offer.lineage), " here, ", ToString(reference.lineage),
+                       " in the run). Set them aside with --fresh, or use another --dir")};
+  }
   return std::nullopt;
+}
+
+// The lineage that goes on from `choice`: the reference's, with a new branch when the schedule that
+// all have brought is not that of its newest one.
+Lineage GoOn(const Lineage& known, const Offer& offer, const SourceChoice& choice) {
+  Lineage lineage = known;
+  if (lineage.empty()) {
+    lineage.push_back({0, 0, offer.schedule});
+  } else if (lineage.back().schedule != offer.schedule) {
+    lineage.push_back({lineage.back().branch + 1, choice.step, offer.schedule});
+  }
+  return lineage;
 }
 
 // Failures after the newest generation: who is held back now, and the counts to be kept.
@@ -244,7 +267,8 @@ int64_t ProvenStep(const Record& record) {
 }
 
 SealPlan MakePlan(const Record& record, const Round& round, const Admission& admission,
-                  const SourceChoice& choice, std::map<std::string, Failures> failures) {
+                  const SourceChoice& choice, const Lineage& known,
+                  std::map<std::string, Failures> failures) {
   SealPlan plan;
   plan.generation = record.generation;
   for (const auto& [id, w] : record.joins) {
@@ -275,7 +299,8 @@ SealPlan MakePlan(const Record& record, const Round& round, const Admission& adm
     for (size_t i = 0; i < assigned.size(); ++i) s.members[i].ranges = std::move(assigned[i]);
   }
   s.source = choice.source;
-  s.branch = choice.branch;
+  s.lineage = GoOn(known, admission.admitted.front()->offer, choice);
+  s.branch = std::max(choice.branch, NewestBranch(s.lineage));
   s.step = choice.step;
   s.digest = choice.digest;
   s.checkpoint = choice.checkpoint;
@@ -363,6 +388,14 @@ Decision DecideSeal(const Record& record, const Observed& observed, const SealOp
     if (auto refusal = CheckAgainst(reference, *w)) refuse.refusals.push_back(*refusal);
   }
   if (!refuse.refusals.empty()) return refuse;
+  for (const Waiting* w : round.newcomers) {
+    if (reference.lineage.size() < kMaxBranches ||
+        reference.lineage.back().schedule == w->offer.schedule)
+      continue;
+    refuse.refusals.push_back({w->id, Cat("this run has had ", kMaxBranches - 1,
+                                          " accepted changes, and no more are kept")});
+  }
+  if (!refuse.refusals.empty()) return refuse;
 
   const std::map<std::string, Failures> failures = CountFailures(record, round);
   Admission admission = Admit(record, round, options, failures);
@@ -390,7 +423,7 @@ Decision DecideSeal(const Record& record, const Observed& observed, const SealOp
 
   Decision seal;
   seal.kind = Decision::Kind::kSeal;
-  seal.plan = MakePlan(record, round, admission, choice, failures);
+  seal.plan = MakePlan(record, round, admission, choice, reference.lineage, failures);
   seal.plan.take_over = plan.take_over;
   seal.plan.cold = plan.cold;
   return seal;

@@ -26,6 +26,8 @@ const char* ExitCodeText(ExitCode code) {
       return "stopped on request; saved, resumable";
     case ExitCode::kLeft:
       return "left on request; the run goes on elsewhere";
+    case ExitCode::kTimeUp:
+      return "the time of --max-time is used up; saved, resumable";
     case ExitCode::kGaveUp:
       return "gave up: workers keep dying";
     case ExitCode::kNonFinite:

@@ -16,6 +16,7 @@ enum class ExitCode : int {
   kInterrupted = 10,  // Ctrl-C or SIGTERM: saved, resumable with the same command
   kStopped = 11,      // `holdfast stop`: saved, resumable
   kLeft = 12,         // this machine left on request; the run goes on elsewhere
+  kTimeUp = 13,       // the time of --max-time is used up: saved, resumable with the same command
   kGaveUp = 20,       // workers keep dying: the last cause is in the message
   kNonFinite = 21,    // the loss or gradient is not finite, again with the same bits: step and
                       // micro-batch named

@@ -27,9 +27,13 @@ const Key kTable[] = {
   {"model", &C::model, kText, kBits, "Run", 0, 0, "", "gpt, mlp, or a name that your own trainer knows"},
   {"data", &C::data, kList, kFree, "Run", 0, 0, "", "text file, folder of text files, or uint16 .bin token files (globs); the contents are part of the run"},
   {"eval_data", &C::eval_data, kList, kFree, "Run", 0, 0, "", "held-out data (default: the last tenth of --data)"},
-  {"steps", &C::steps, kInteger, kSchedule, "Run", 1, 1e12, "", "steps to train; may be raised later: the run continues"},
+  {"limit_data", &C::limit_data, KeyType::kPart, kBits, "Run", 0, 0, "", "use only the beginning of --data: so many tokens, or a share like 1% (to start small)", true},
+  {"overfit", &C::overfit, kInteger, kBits, "Run", 0, 1e12, "", "train on the first so many micro-batches again and again: a quick check that the model can learn; 0: off", true},
+  {"steps", &C::steps, kInteger, kFree, "Run", 1, 1e12, "", "steps to train; may be raised later: the run continues"},
+  {"max_time", &C::max_time_ms, kMilliseconds, kFree, "Run", 0, 1e12, "", "save and stop in order before so much time is over (3h), exit code 13; 0: no limit"},
   {"seed", &C::seed, kInteger, kBits, "Run", 0, kHuge, "", "seed of initial weights, data order and dropout"},
   {"fresh", &C::fresh, KeyType::kFlag, kFree, "Run", 0, 0, "", "set an existing run in --dir aside (DIR/old-N) and start anew"},
+  {"accept_change", &C::accept_change, KeyType::kFlag, kFree, "Run", 0, 0, "", "go on with changed schedule keys, in a new branch of the run"},
   // Model.
   {"layers", &C::layers, kInteger, kBits, "Model", 1, 1024, "", "transformer blocks (mlp: hidden layers)"},
   {"heads", &C::heads, kInteger, kBits, "Model", 1, 1024, "", "attention heads; must divide --embed"},
@@ -44,6 +48,7 @@ const Key kTable[] = {
   {"min_learning_rate", &C::min_learning_rate, kNumber, kSchedule, "Training", 0, 1e3, "", "learning rate at the last step"},
   {"warmup_steps", &C::warmup_steps, kInteger, kSchedule, "Training", 0, 1e12, "", "steps of linear warm-up"},
   {"lr_schedule", &C::lr_schedule, kText, kSchedule, "Training", 0, 0, "cosine|linear|constant", "shape of the decay after the warm-up"},
+  {"decay_steps", &C::decay_steps, kInteger, kSchedule, "Training", 0, 1e12, "", "the decay ends at this step; 0: at the --steps that the run began with"},
   {"weight_decay", &C::weight_decay, kNumber, kBits, "Training", 0, 1e3, "", "AdamW's decoupled weight decay"},
   {"beta1", &C::beta1, kNumber, kBits, "Training", 0, 0.9999999, "", "AdamW's decay of the first moment"},
   {"beta2", &C::beta2, kNumber, kBits, "Training", 0, 0.9999999, "", "AdamW's decay of the second moment"},
@@ -65,6 +70,7 @@ const Key kTable[] = {
   {"redis", &C::redis, kText, kFree, "Several machines", 0, 0, "", "redis://host:port (default: an embedded one on loopback); password: HOLDFAST_REDIS_PASSWORD"},
   {"redis_password_file", &C::redis_password_file, kText, kFree, "Several machines", 0, 0, "", "file with the password, readable by its owner only"},
   {"host", &C::host, kText, kFree, "Several machines", 0, 0, "", "address under which other machines reach this one"},
+  {"port", &C::port, kInteger, kFree, "Several machines", 0, 64'000, "", "worker N listens on port + N; 0: any that is free"},
   // Saving, evaluating, logging.
   {"checkpoint_every", {}, KeyType::kCheckpointEvery, kFree, "Saving and logging", 0, 0, "", "steps (500) or a duration (30m)"},
   {"keep", &C::keep, kInteger, kFree, "Saving and logging", 1, 10'000, "", "checkpoints kept; older ones are pruned after a newer one is saved"},
@@ -108,19 +114,21 @@ const Key* FindKey(std::string_view name) {
   return nullptr;
 }
 
-std::string NearestKey(std::string_view name) {
+std::string NearestKey(std::string_view name, std::span<const std::string_view> more) {
   const std::string canonical = Canonical(name);
   std::string_view best;
   int64_t best_distance = std::max<int64_t>(2, static_cast<int64_t>(canonical.size()) / 3) + 1;
-  for (const Key& key : kTable) {
-    int64_t distance = EditDistance(canonical, key.name);
+  std::vector<std::string_view> names(more.begin(), more.end());
+  for (const Key& key : kTable) names.push_back(key.name);
+  for (const std::string_view known : names) {
+    int64_t distance = EditDistance(canonical, known);
     // "lr" or "checkpoint" should find learning_rate and checkpoint_every: a prefix or the initials
     // are near.
-    if (canonical.size() >= 4 && key.name.substr(0, canonical.size()) == canonical) distance = 1;
-    if (canonical == "lr" && key.name == "learning_rate") distance = 0;
+    if (canonical.size() >= 4 && known.substr(0, canonical.size()) == canonical) distance = 1;
+    if (canonical == "lr" && known == "learning_rate") distance = 0;
     if (distance < best_distance) {
       best_distance = distance;
-      best = key.name;
+      best = known;
     }
   }
   return std::string(best);

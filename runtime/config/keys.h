@@ -18,7 +18,7 @@ namespace holdfast {
 enum class KeyClass : uint8_t { kBits, kSchedule, kFree };
 
 // How the text of a value is read. kMilliseconds: an integer, or "500ms", "10s", "30m", "2h".
-// kCheckpointEvery: an integer (steps) or a duration.
+// kCheckpointEvery: an integer (steps) or a duration. kPart: a number of tokens, or "1%".
 enum class KeyType : uint8_t {
   kInteger,
   kNumber,
@@ -26,7 +26,8 @@ enum class KeyType : uint8_t {
   kList,
   kFlag,
   kMilliseconds,
-  kCheckpointEvery
+  kCheckpointEvery,
+  kPart
 };
 
 using KeyField = std::variant<std::monostate, int Config::*, int64_t Config::*, uint64_t Config::*,
@@ -42,6 +43,7 @@ struct Key {
   double min = 0, max = 0;   // inclusive; of kInteger, kNumber and kMilliseconds
   std::string_view choices;  // of kText: "exact|fast"; "" = any text
   std::string_view help;
+  bool later = false;  // see Config::BitsText
 };
 
 // In the order of --help and of config.toml.
@@ -49,7 +51,8 @@ std::span<const Key> Keys();
 // Accepts micro_batches and micro-batches; null when unknown.
 const Key* FindKey(std::string_view name);
 // The known name nearest to `name` by edit distance ("" when none is near).
-std::string NearestKey(std::string_view name);
+// `more`: further names that count, spelled as keys.
+std::string NearestKey(std::string_view name, std::span<const std::string_view> more = {});
 // "--micro-batches"
 std::string FlagOf(const Key& key);
 const char* ClassText(KeyClass key_class);

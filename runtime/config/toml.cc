@@ -64,6 +64,7 @@ bool TypeFits(const Key& key, const toml::node& node) {
       return node.is_boolean();
     case KeyType::kMilliseconds:
     case KeyType::kCheckpointEvery:
+    case KeyType::kPart:
       return node.is_integer() || node.is_floating_point() || node.is_string();
     case KeyType::kList:
       return node.is_string();

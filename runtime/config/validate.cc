@@ -42,6 +42,8 @@ absl::Status ValidateModel(const Config& c) {
     return Wrong(Cat("--embed ", c.embed, " is not a multiple of --heads ", c.heads,
                      ": every head gets embed / heads elements"));
   }
+  if (c.fresh && c.accept_change)
+    return Wrong("--fresh starts anew: there is no run whose change --accept-change could accept");
   if (c.min_learning_rate > c.learning_rate) {
     return Wrong(Cat("--min-learning-rate ", c.min_learning_rate, " is above --learning-rate ",
                      c.learning_rate));
@@ -68,6 +70,10 @@ absl::Status Validate(const Config& c) {
         Cat("--min-workers ", c.min_workers, " is above --workers ", c.workers,
             ", and without --redis no other machine can join: training would wait for ever"));
   }
+  if (c.max_time_ms != 0 && c.max_time_ms < 1000) {
+    return Wrong(
+        Cat("--max-time ", c.max_time_ms, " ms is below a second: nothing could be trained"));
+  }
   if (c.rendezvous_ms < 5 * c.detect_ms) {
     return Wrong(Cat("--rendezvous-ms ", c.rendezvous_ms, " is below five times --detect-ms ",
                      c.detect_ms, ": a generation could not form after a loss"));
@@ -88,9 +94,13 @@ std::string Config::ToToml() const {
 
 namespace {
 std::string ClassLines(const Config& config, KeyClass key_class) {
+  static const Config defaults;
   std::string text;
   for (const Key& key : Keys()) {
-    if (key.key_class == key_class) text += Cat(key.name, " = ", ValueText(key, config), "\n");
+    if (key.key_class != key_class) continue;
+    const std::string value = ValueText(key, config);
+    if (key.later && value == ValueText(key, defaults)) continue;
+    text += Cat(key.name, " = ", value, "\n");
   }
   return text;
 }

@@ -90,6 +90,30 @@ absl::Status SetCheckpointEvery(const Key& key, std::string_view text, Config* c
   return Expected(key, text);
 }
 
+// "200000", "0.5%": in one spelling, so that equal parts are equal texts. All of it is "".
+bool ParsePart(std::string_view text, std::string* canonical) {
+  int64_t tokens;
+  if (text.empty() || text == "0") {
+    canonical->clear();
+    return true;
+  }
+  if (text.back() != '%') {
+    if (!ParseInteger(text, &tokens) || tokens < 1) return false;
+    *canonical = Cat(tokens);
+    return true;
+  }
+  double percent;
+  const std::string_view number = text.substr(0, text.size() - 1);
+  if (number.find_first_not_of("0123456789.eE-+") != std::string_view::npos ||
+      !absl::SimpleAtod(View(number), &percent) || !(percent > 0 && percent <= 100)) {
+    return false;
+  }
+  char buffer[40];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, percent);
+  *canonical = percent == 100 ? "" : std::string(buffer, end.ptr) + "%";
+  return true;
+}
+
 std::string DurationText(int64_t ms) {
   if (ms != 0 && ms % 3'600'000 == 0) return Cat(ms / 3'600'000, "h");
   if (ms != 0 && ms % 60'000 == 0) return Cat(ms / 60'000, "m");
@@ -143,6 +167,10 @@ absl::Status SetFromText(const Key& key, std::string_view text, Config* config) 
       return absl::OkStatus();
     case KeyType::kCheckpointEvery:
       return SetCheckpointEvery(key, text, config);
+    case KeyType::kPart:
+      if (!ParsePart(text, &(config->*std::get<std::string Config::*>(key.field))))
+        return Expected(key, text);
+      return absl::OkStatus();
   }
   return absl::InternalError("key without a type");
 }
@@ -166,6 +194,7 @@ std::string ValueText(const Key& key, const Config& config) {
     case KeyType::kNumber:
       return NumberText(config.*std::get<double Config::*>(key.field));
     case KeyType::kText:
+    case KeyType::kPart:
       return Quoted(config.*std::get<std::string Config::*>(key.field));
     case KeyType::kFlag:
       return config.*std::get<bool Config::*>(key.field) ? "true" : "false";
@@ -202,6 +231,8 @@ std::string Expectation(const Key& key) {
       return "a text or a list of texts, none of them empty";
     case KeyType::kFlag:
       return "true or false";
+    case KeyType::kPart:
+      return "a number of tokens from 1, or a share above 0% and up to 100% (\"1%\")";
     case KeyType::kCheckpointEvery:
       return "a number of steps from 1 to 1000000000000 or a duration of at least 100ms (\"30m\", "
              "\"10s\")";

@@ -20,10 +20,12 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(std::string_view toml) {
 
 absl::StatusOr<std::unique_ptr<DataSource>> MakeData(std::string_view toml) {
   HF_ASSIGN_OR_RETURN(const BuiltInConfig config, ParseBuiltInConfig(toml));
+  HF_ASSIGN_OR_RETURN(const DataLimit limit, ParseDataLimit(config.limit_data));
   return WindowSource::Open({.data = config.data,
                              .eval_data = config.eval_data,
                              .context = config.context,
                              .vocab_size = config.vocab_size,
+                             .limit = limit,
                              .micro_batches = config.micro_batches,
                              .micro_batch_size = config.micro_batch_size,
                              .eval_batches = config.eval_batches});

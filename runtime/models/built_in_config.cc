@@ -92,11 +92,22 @@ absl::Status ReadFraction(const toml::table& table, const std::string& key, doub
   return absl::OkStatus();
 }
 
+// A number of tokens may stand as an integer or as a text.
+absl::Status ReadPart(const toml::table& table, const std::string& key, std::string* out) {
+  const auto node = Find(table, key);
+  if (node && node.is_integer()) {
+    *out = Cat(node.as_integer()->get());
+    return absl::OkStatus();
+  }
+  return ReadText(table, key, out);
+}
+
 absl::StatusOr<BuiltInConfig> FromTable(const toml::table& table) {
   BuiltInConfig config;
   HF_RETURN_IF_ERROR(ReadText(table, "model", &config.model));
   HF_RETURN_IF_ERROR(ReadNames(table, "data", &config.data));
   HF_RETURN_IF_ERROR(ReadNames(table, "eval_data", &config.eval_data));
+  HF_RETURN_IF_ERROR(ReadPart(table, "limit_data", &config.limit_data));
   struct Integer {
     const char* key;
     int64_t low, high;

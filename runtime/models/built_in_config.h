@@ -18,6 +18,7 @@ struct BuiltInConfig {
   int64_t layers = 4, heads = 4, embed = 128, context = 64;
   int64_t vocab_size = 0;  // as written; 0: 256, the bytes of a text
   double dropout = 0;
+  std::string limit_data;  // "", "1%" or "200000" (config.h)
   int64_t micro_batches = 4, micro_batch_size = 3, eval_batches = 0;
   uint64_t seed = 1;
 

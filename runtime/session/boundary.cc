@@ -51,6 +51,10 @@ absl::Status Session::BeginSave() {
   m.run_uuid = generation_.roster.run;
   m.fingerprint = fingerprint_text_;
   m.id = {branch_, state_->scalars.step, generation_.roster.generation};
+  if (lineage_.size() > 1) {
+    m.parent_branch = lineage_[lineage_.size() - 2].branch;
+    m.branch_step = lineage_.back().step;
+  }
   m.world_size = generation_.comm->world_size();
   m.regions = state_->grid().regions();
   m.scalars = state_->scalars.Encode();

@@ -41,13 +41,15 @@ HeldCheckpoints::~HeldCheckpoints() {
   for (const std::string& scratch : scratch_) std::filesystem::remove_all(scratch, error);
 }
 
-std::vector<rendezvous::HeldCheckpoint> HeldCheckpoints::Offers(const storage::ChunkGrid& grid,
-                                                                std::string_view fingerprint) {
+std::vector<rendezvous::HeldCheckpoint> HeldCheckpoints::Offers(
+    const storage::ChunkGrid& grid, std::string_view fingerprint,
+    const rendezvous::Lineage& lineage) {
   std::vector<rendezvous::HeldCheckpoint> offers;
   manifests_.clear();
   for (storage::Manifest& m : catalog_.Offered()) {
     progress_ = std::max(progress_, m.id.step);
     if (m.fingerprint != fingerprint || m.regions != grid.regions()) continue;
+    if (m.id.step > rendezvous::LastStepOn(lineage, m.id.branch)) continue;
     rendezvous::HeldCheckpoint offer;
     offer.branch = m.id.branch;
     offer.step = m.id.step;
@@ -64,6 +66,21 @@ std::vector<rendezvous::HeldCheckpoint> HeldCheckpoints::Offers(const storage::C
     manifests_.push_back(std::move(m));
   }
   return offers;
+}
+
+rendezvous::Lineage HeldCheckpoints::OrphansLineage() const {
+  rendezvous::Lineage longest;
+  for (const auto& store : orphans_) {
+    const auto mark = store->GetMark(kBranchesMark);
+    if (!mark.ok()) continue;
+    const auto lineage = rendezvous::DecodeLineage(*mark);
+    if (!lineage.ok()) {
+      LogWarning("a store that no worker has now: ", std::string(lineage.status().message()));
+    } else if (lineage->size() > longest.size()) {
+      longest = *lineage;
+    }
+  }
+  return longest;
 }
 
 absl::StatusOr<storage::Manifest> HeldCheckpoints::ManifestOf(

@@ -14,6 +14,9 @@
 
 namespace holdfast {
 
+// The mark under which a slot's store keeps the run's lineage.
+inline constexpr char kBranchesMark[] = "branches";
+
 class HeldCheckpoints {
  public:
   // own: this worker's store. Slots >= local_workers are shared out among the workers: slot s is
@@ -24,10 +27,13 @@ class HeldCheckpoints {
                                                                storage::SlotStore* own);
   ~HeldCheckpoints();
 
-  // What to offer in a round, newest last. `fingerprint`: manifests of other bits are not offered.
-  // Reads keys only.
+  // What to offer in a round, newest last. `fingerprint`: manifests of other bits are not offered,
+  // nor those of a history that `lineage` has left behind. Reads keys only.
   std::vector<rendezvous::HeldCheckpoint> Offers(const storage::ChunkGrid& grid,
-                                                 std::string_view fingerprint);
+                                                 std::string_view fingerprint,
+                                                 const rendezvous::Lineage& lineage = {});
+  // The longest record of the run's branches in the stores of this machine that have no worker.
+  rendezvous::Lineage OrphansLineage() const;
   // Highest step that any manifest here proves, of whatever fingerprint; 0 when there is none.
   int64_t progress() const { return progress_; }
 

@@ -115,4 +115,11 @@ absl::StatusOr<StatePlan> MakePlan(const ModelSpec& spec,
   return plan;
 }
 
+int SlotsOfRule(const Trainer& trainer, const std::string& rule) {
+  if (rule == "adamw") return 2;
+  if (rule == "sgd") return 0;
+  const auto own = trainer.optimizer ? trainer.optimizer(rule) : nullptr;
+  return own == nullptr ? -1 : own->slots();
+}
+
 }  // namespace holdfast

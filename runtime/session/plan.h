@@ -61,6 +61,8 @@ inline constexpr int64_t kBucketElements = 262'144;
 
 // slots_of(rule): fp32 values kept per parameter, or -1 for an unknown rule. kInvalidArgument names
 // the tensor at fault.
+// What MakePlan asks, for a trainer: the built-in rules and his own.
+int SlotsOfRule(const Trainer& trainer, const std::string& rule);
 absl::StatusOr<StatePlan> MakePlan(const ModelSpec& spec,
                                    const std::function<int(const std::string& rule)>& slots_of);
 

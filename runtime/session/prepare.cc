@@ -10,6 +10,7 @@
 #include "runtime/base/digest.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
+#include "runtime/models/data/overfit_source.h"
 #include "runtime/models/model_spec.h"
 #include "runtime/session/session.h"
 
@@ -76,14 +77,12 @@ absl::Status Session::Prepare() {
   exit_ = ExitCode::kData;
   HF_ASSIGN_OR_RETURN(data_, trainer_.data(start_.toml));
   exit_ = ExitCode::kUsage;
+  HF_ASSIGN_OR_RETURN(data_, Overfit(std::move(data_), config_.micro_batches, config_.overfit));
   HF_ASSIGN_OR_RETURN(const auto model, trainer_.model(start_.toml));
   HF_ASSIGN_OR_RETURN(const ModelSpec spec, model->Describe());
   HF_RETURN_IF_ERROR(ValidateModelSpec(spec));
   HF_ASSIGN_OR_RETURN(const StatePlan plan, MakePlan(spec, [&](const std::string& rule) {
-                        if (rule == "adamw") return 2;
-                        if (rule == "sgd") return 0;
-                        auto own = trainer_.optimizer ? trainer_.optimizer(rule) : nullptr;
-                        return own == nullptr ? -1 : own->slots();
+                        return SlotsOfRule(trainer_, rule);
                       }));
   exit_ = ExitCode::kFailed;
   HF_ASSIGN_OR_RETURN(state_, State::Allocate(plan));
@@ -97,6 +96,7 @@ absl::Status Session::Prepare() {
   fingerprint_text_ = Cat(config_.BitsText(), "data = ", data_->Fingerprint(),
                           "\nmodel_description = ", Hex64(Hash64(SpecText(spec))),
                           "\nbits_version = ", kBitsVersion, "\n");
+  join_text_ = Cat(fingerprint_text_, config_.ScheduleText(), "steps = ", config_.steps, "\n");
 
   // The probe: one canonical micro-batch at the initial values. Equal digests are the same compute
   // class.
@@ -129,6 +129,7 @@ absl::Status Session::PrepareStores() {
   marks_ = std::make_unique<StoreMarks>(store_.get());
   last_save_ms_ = BootMs();
   HF_RETURN_IF_ERROR(CheckFingerprint());
+  HF_RETURN_IF_ERROR(ReadLineage());
   const auto former = store_->GetMark("probe");
   if (former.ok() && *former != probe_) {
     reporter_.Event("notice", 0,
@@ -160,13 +161,46 @@ absl::Status Session::CheckFingerprint() {
           ". Use the former ones, another --dir, or --fresh to set the old run aside"));
 }
 
+absl::Status Session::ReadLineage() {
+  const auto mark = store_->GetMark(kBranchesMark);
+  if (!mark.ok() && !absl::IsNotFound(mark.status())) return mark.status();
+  if (mark.ok()) {
+    HF_ASSIGN_OR_RETURN(lineage_, rendezvous::DecodeLineage(*mark));
+  }
+  // A slot that had no worker when a branch was opened learns of it from those that had.
+  rendezvous::Lineage other = held_->OrphansLineage();
+  if (other.size() > lineage_.size()) std::swap(other, lineage_);
+  if (!rendezvous::IsPrefix(other, lineage_)) {
+    exit_ = ExitCode::kRefused;
+    return absl::FailedPreconditionError(
+        Cat("the slots of ", config_.dir, " hold two histories (", rendezvous::ToString(other),
+            "; ", rendezvous::ToString(lineage_),
+            "): use --fresh to set them aside, or bring the right folders back"));
+  }
+  if (lineage_.empty()) return absl::OkStatus();
+  if (other.size() < lineage_.size() &&
+      (!mark.ok() || rendezvous::EncodeLineage(lineage_) != *mark))
+    HF_RETURN_IF_ERROR(store_->PutMark(kBranchesMark, rendezvous::EncodeLineage(lineage_)));
+  branch_ = rendezvous::NewestBranch(lineage_);
+  saver_->Follow(lineage_);
+  HF_ASSIGN_OR_RETURN(Schedules schedules, Schedules::Of(config_, lineage_));
+  engine_->SetSchedules(std::move(schedules));
+  return absl::OkStatus();
+}
+
 absl::Status Session::StartMembership() {
-  exit_ = ExitCode::kFailed;
+  exit_ = ExitCode::kUsage;
   TcpEndpoint::Options listen;
   // Loopback stays on loopback; a machine that others reach listens on the address that it
   // announces.
   listen.bind_host = config_.host;
-  HF_ASSIGN_OR_RETURN(endpoint_, TcpEndpoint::Listen(listen));
+  if (config_.port != 0) listen.port = config_.port + start_.slot;
+  auto endpoint = TcpEndpoint::Listen(listen);
+  if (!endpoint.ok()) {
+    return Annotate(endpoint.status(), Cat("--host ", config_.host, " --port ", config_.port,
+                                           " (worker N listens on port + N, 0 takes any)"));
+  }
+  endpoint_ = *std::move(endpoint);
   exit_ = ExitCode::kStore;
   rendezvous::MembershipOptions m;
   m.redis_host = start_.redis_host;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <set>
 
+#include "absl/strings/str_split.h"
 #include "runtime/base/digest.h"
 #include "runtime/base/failpoint.h"
 #include "runtime/base/log.h"
@@ -31,17 +33,29 @@ std::vector<bool> BitsFrom(const std::byte* bytes, int64_t count) {
   return bits;
 }
 
+// "learning_rate = 0.0005, warmup_steps = 10": the lines of `now` that are not in `before`.
+std::string ScheduleChange(std::string_view before, std::string_view now) {
+  const std::set<std::string> old = absl::StrSplit(View(before), '\n');
+  std::string text;
+  for (const absl::string_view line : absl::StrSplit(View(now), '\n')) {
+    if (!old.contains(std::string(line))) text += Cat(text.empty() ? "" : ", ", line);
+  }
+  return text.empty() ? "the former schedule" : text;
+}
+
 }  // namespace
 
 rendezvous::Offer Session::MakeOffer() {
   rendezvous::Offer offer;
   offer.address = config_.host;
   offer.port = endpoint_->port();
-  offer.fingerprint_text = fingerprint_text_;
-  offer.fingerprint = Hex64(Hash64(fingerprint_text_));
+  offer.fingerprint_text = join_text_;
+  offer.fingerprint = Hex64(Hash64(join_text_));
   offer.probe = probe_;
   offer.compute_class = compute_class_;
   offer.branch = branch_;
+  offer.lineage = lineage_;
+  offer.schedule = config_.ScheduleText();
   offer.has_state = state_->valid && !state_->marked;
   if (offer.has_state) {
     offer.step = state_->scalars.step;
@@ -50,7 +64,7 @@ rendezvous::Offer Session::MakeOffer() {
   } else {
     // Stores are listed only by those who have no state: this is on the way from a loss to the next
     // step.
-    offers_ = held_->Offers(state_->grid(), fingerprint_text_);
+    offers_ = held_->Offers(state_->grid(), fingerprint_text_, lineage_);
     std::reverse(offers_.begin(), offers_.end());
   }
   offer.checkpoints = offers_;
@@ -134,6 +148,7 @@ absl::StatusOr<Session::Ending> Session::EnterGeneration(std::string_view why) {
   joined.rank = generation_.comm->rank();
   joined.step = state_->scalars.step;
   joined.branch = branch_;
+  for (const rendezvous::Fork& fork : lineage_) joined.forks.emplace_back(fork.branch, fork.step);
   joined.source = generation_.roster.source == rendezvous::Source::kMemory       ? "memory"
                   : generation_.roster.source == rendezvous::Source::kCheckpoint ? "checkpoint"
                                                                                  : "fresh";
@@ -182,7 +197,6 @@ absl::Status Session::BuildGeneration(const rendezvous::Roster& roster) {
     for (const rendezvous::Member& m : roster.members) options.peers.push_back({m.address, m.port});
     HF_ASSIGN_OR_RETURN(generation_.comm, endpoint_->Build(options, &cancel_));
   }
-  branch_ = roster.branch;
   TransferOptions transfer;
   transfer.seed = config_.seed;
   transfer.streams = data_->streaming() ? config_.micro_batches : 0;
@@ -207,7 +221,27 @@ absl::Status Session::BuildGeneration(const rendezvous::Roster& roster) {
     engine_->ResetSums();
   }
   HF_RETURN_IF_ERROR(Exchange());
+  HF_RETURN_IF_ERROR(TakeLineage(roster));
   return membership_->Confirm(roster);
+}
+
+// From here on this worker is on the roster's newest branch. Durable before it confirms, and so
+// before it contributes to a step: no step of a branch is done before all its members know of it.
+absl::Status Session::TakeLineage(const rendezvous::Roster& roster) {
+  if (roster.lineage == lineage_) return absl::OkStatus();
+  HF_ASSIGN_OR_RETURN(Schedules schedules, Schedules::Of(config_, roster.lineage));
+  HF_RETURN_IF_ERROR(store_->PutMark(kBranchesMark, rendezvous::EncodeLineage(roster.lineage)));
+  if (!lineage_.empty() && roster.rank == 0) {
+    const rendezvous::Fork& fork = roster.lineage.back();
+    reporter_.Event("branch", fork.step,
+                    Cat("branch ", fork.branch, " goes on after step ", fork.step, " with ",
+                        ScheduleChange(lineage_.back().schedule, fork.schedule)));
+  }
+  lineage_ = roster.lineage;
+  branch_ = roster.branch;
+  engine_->SetSchedules(std::move(schedules));
+  saver_->Follow(lineage_);
+  return absl::OkStatus();
 }
 
 // All learn what all hold: micro-batches of the step under way, and how far saves and evaluations

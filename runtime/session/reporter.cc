@@ -39,6 +39,7 @@ void Reporter::Joined(const JoinedReport& r) {
                       {"note", r.note},
                       {"carrier", r.carrier},
                       {"branch", r.branch},
+                      {"forks", r.forks},
                       {"ms", BootMs()}}));
 }
 
@@ -64,6 +65,7 @@ void Reporter::Step(const StepReport& r, const TimeLedger& time) {
                   {"world_size", r.world_size},
                   {"generation", r.generation},
                   {"samples", Hex64(r.samples)},
+                  {"branch", r.branch},
                   {"gradient_norm", Number(r.result.gradient_norm)},
                   {"learning_rate", r.result.learning_rate},
                   {"step_ms", r.step_ms},

@@ -4,6 +4,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/exit_code.h"
 #include "runtime/session/step_engine.h"
@@ -20,6 +22,7 @@ struct JoinedReport {
   std::string source, note;
   std::string carrier;  // Communicator::Carrier
   uint32_t branch = 0;
+  std::vector<std::pair<uint32_t, int64_t>> forks;  // the lineage: branch, step
 };
 
 struct StepReport {
@@ -28,6 +31,7 @@ struct StepReport {
   int world_size = 0;
   double step_ms = 0, flops = 0;
   int64_t tokens = 0;
+  uint32_t branch = 0;
   // StepFacts' trace, for those who look at the overlap.
   int64_t first_bucket_queued_us = 0, first_bucket_reduced_us = 0, last_backward_us = 0;
 };

@@ -33,6 +33,11 @@ void Saver::Post(Phase phase) {
   changed_.notify_all();
 }
 
+void Saver::Follow(const rendezvous::Lineage& lineage) {
+  std::lock_guard lock(mutex_);
+  lineage_ = lineage;
+}
+
 double Saver::Begin(State& state, Target target) {
   assert(idle() && state.valid && !state.marked);
   const int64_t start_us = BootUs();
@@ -187,18 +192,26 @@ Saver::Outcome Saver::RunManifest() {
   return outcome;
 }
 
-// By explicit list of ids below the newest saved one: those beyond the `keep` newest, and the
-// remains of saves that were given up (shards without a manifest were never part of anything that
+// By explicit list of ids below the newest saved one: those beyond the `keep` newest, those of a
+// history that was left behind (nothing restores them any more), and the remains of saves that were
+// given up (shards without a manifest were never part of anything that
 // was called saved), by this process or one before it.
 Saver::Outcome Saver::RunPrune() {
   std::vector<storage::CheckpointId> doomed;
+  rendezvous::Lineage lineage;
+  {
+    std::lock_guard lock(mutex_);
+    lineage = lineage_;
+  }
   const auto manifests = store_->Manifests();
   const auto ids = store_->Ids();
   absl::Status status = manifests.ok() ? ids.status() : manifests.status();
   if (status.ok()) {
     int kept = 0;
     for (auto m = manifests->rbegin(); m != manifests->rend(); ++m) {
-      if (m->id <= saved_ && kept++ >= keep_) doomed.push_back(m->id);
+      if (m->id > saved_) continue;
+      const bool ours = m->id.step <= rendezvous::LastStepOn(lineage, m->id.branch);
+      if (!ours || kept++ >= keep_) doomed.push_back(m->id);
     }
     for (const storage::CheckpointId& id : *ids) {
       const bool has_manifest = std::any_of(manifests->begin(), manifests->end(),

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/device.h"
+#include "rendezvous/lineage.h"
 #include "runtime/session/control_table.h"
 #include "runtime/session/state.h"
 #include "storage/checkpoint_store.h"
@@ -29,6 +30,9 @@ class Saver {
   // `store` outlives this. keep: checkpoints that stay after a newer one is saved.
   Saver(storage::SlotStore* store, int keep);
   ~Saver();
+
+  // What is pruned first from now on: checkpoints that are not of this history. Main thread.
+  void Follow(const rendezvous::Lineage& lineage);
 
   struct Target {
     storage::Manifest manifest;  // shards filled in later; regions, id, scalars, digest now
@@ -94,6 +98,7 @@ class Saver {
   mutable std::condition_variable changed_;
   Phase phase_ = Phase::kIdle;
   bool working_ = false, quit_ = false;
+  rendezvous::Lineage lineage_;
   absl::Status status_;
   storage::ShardInfo shard_;
   double write_ms_ = 0;

@@ -286,6 +286,7 @@ absl::Status Session::Applied(const absl::StatusOr<StepResult>& result, const Ve
   const int64_t us = BootUs() - step_started_us_;
   report.step_ms = static_cast<double>(us) * 1e-3;
   report.tokens = result->weight;
+  report.branch = branch_;
   report.flops =
       state_->plan().spec.flops_per_micro_batch * static_cast<double>(config_.micro_batches);
   report.first_bucket_queued_us = facts.first_bucket_queued_us;

@@ -81,12 +81,14 @@ class Session {
   absl::Status Prepare();
   absl::Status PrepareStores();
   absl::Status CheckFingerprint();
+  absl::Status ReadLineage();
   absl::Status StartMembership();
 
   // regroup.cc
   absl::StatusOr<Ending> EnterGeneration(std::string_view reason);
   absl::Status BuildGeneration(const rendezvous::Roster& roster);
   absl::Status Exchange();
+  absl::Status TakeLineage(const rendezvous::Roster& roster);
   void VerifyOwnState();
   rendezvous::Offer MakeOffer();
 
@@ -135,7 +137,10 @@ class Session {
   std::unique_ptr<rendezvous::SlotMarks> marks_;
   std::unique_ptr<rendezvous::Membership> membership_;
   std::unique_ptr<TcpEndpoint> endpoint_;
-  std::string probe_, compute_class_, fingerprint_text_;
+  std::string probe_, compute_class_;
+  std::string fingerprint_text_;  // of the bits; in manifests and in the slot for good
+  std::string join_text_;         // and of what all must have alike now: schedule, steps
+  rendezvous::Lineage lineage_;
   std::vector<rendezvous::HeldCheckpoint> offers_;
 
   Generation generation_;

@@ -5,7 +5,6 @@
 #include "kernels/ops.h"
 #include "runtime/base/failpoint.h"
 #include "runtime/base/status.h"
-#include "runtime/session/schedule.h"
 #include "runtime/session/step_engine.h"
 
 namespace holdfast {
@@ -24,7 +23,7 @@ StepResult StepEngine::Begin(const StepFacts& facts) const {
   for (size_t i = 0; i < plan.spec.metrics.size(); ++i) {
     r.metrics.push_back(mean(facts.scalars[at.metrics + static_cast<int64_t>(i)]));
   }
-  r.learning_rate = LearningRate(config_, r.step);
+  r.learning_rate = schedules_.LearningRate(r.step);
   return r;
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/session/accumulator.h"
 #include "runtime/session/compute_pool.h"
 #include "runtime/session/control_table.h"
+#include "runtime/session/schedule.h"
 #include "runtime/session/state.h"
 #include "runtime/session/time_ledger.h"
 
@@ -51,6 +52,8 @@ class StepEngine {
                                                             DataSource* data, State* state,
                                                             ComputePool* pool, TimeLedger* time);
 
+  // The learning rates from now on; at first those of the config.
+  void SetSchedules(Schedules schedules) { schedules_ = std::move(schedules); }
   // A new generation: slices of `world_size`.
   void SetWorld(int world_size, int rank);
   // step: the held one; step + 1 is computed. Fills the step's part of `row` (work, sums, digests,
@@ -87,7 +90,13 @@ class StepEngine {
  private:
   StepEngine(const Config& config, const Trainer& trainer, DataSource* data, State* state,
              ComputePool* pool, TimeLedger* time)
-      : config_(config), data_(data), state_(state), pool_(pool), time_(time), trainer_(trainer) {}
+      : config_(config),
+        data_(data),
+        state_(state),
+        pool_(pool),
+        time_(time),
+        trainer_(trainer),
+        schedules_(config) {}
 
   absl::Status ComputeAndReduce(Communicator& comm, const std::vector<int32_t>& mine, int64_t step,
                                 int attempt, StepFacts* facts);
@@ -115,6 +124,7 @@ class StepEngine {
   ComputePool* pool_;
   TimeLedger* time_;
   const Trainer& trainer_;
+  Schedules schedules_;
   std::unique_ptr<Accumulator> accumulator_;
   std::unique_ptr<Model> buffer_model_;                 // for UpdateBuffers
   std::vector<std::unique_ptr<Optimizer>> optimizers_;  // per OptimizerSpec; null = built in

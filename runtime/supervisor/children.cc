@@ -142,7 +142,7 @@ void SupervisorLoop::KillOverdue(int64_t now_ms) {
     killed_at_grace_ = true;
     parts_.report->Event(
         "grace", LogLevel::kError,
-        Cat("the grace time of ", parts_.config->grace_ms,
+        Cat("the grace time of ", time_up_ ? TimeReserveMs() : parts_.config->grace_ms,
             " ms is over: the farewell save did not finish; the newest saved checkpoint is ",
             parts_.report->saved_step() >= 0 ? Cat("step ", parts_.report->saved_step())
                                              : "that of an earlier start, if there is one"));
@@ -327,6 +327,10 @@ Ending SupervisorLoop::Result() const {
   if (has(ExitCode::kLeft) && !has(ExitCode::kInterrupted) && parts_.embedded == nullptr) {
     return {ExitCode::kLeft,
             Cat("this machine left on request at ", at, "; the run goes on elsewhere")};
+  }
+  if (time_up_) {
+    return {ExitCode::kTimeUp, Cat("the time of --max-time is used up at ", at,
+                                   "; saved, and the same command resumes")};
   }
   if (draining_ || has(ExitCode::kInterrupted) || has(ExitCode::kLeft)) {
     return {ExitCode::kInterrupted,

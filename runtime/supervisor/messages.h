@@ -10,20 +10,22 @@
 //   does the same)
 // Worker -> supervisor (every "ms" below is CLOCK_BOOTTIME)
 //   {"type":"joined", "generation":2, "world_size":4, "rank":1, "step":120,
-//   "source":"memory|checkpoint|fresh", "note":"..", "carrier":"shm|tcp (why)|local", "ms":..}
+//   "source":"memory|checkpoint|fresh", "note":"..", "carrier":"shm|tcp (why)|local", "branch":1,
+//   "forks":[[0,0],[1,100]], "ms":..}
 //   {"type":"lost", "generation":1, "step":120, "cause":"rank 2 (worker 2): connection closed",
 //   "ms":..}     an unplanned end of a generation
 //   {"type":"first_step", "generation":2, "step":121, "ms":..}                 first step applied
 //   in a generation
 //   {"type":"step", "step":121, "loss":2.5, "digest":"16 hex", "world_size":4, "generation":2,
-//   "samples":"16 hex ledger hash",
+//   "samples":"16 hex ledger hash", "branch":0,
 //    "gradient_norm":0.9, "learning_rate":0.001, "step_ms":37.1, "tokens":768, "flops":3.8e9,
 //    "skipped":false}   agreed by the next table; sent by all
 //   {"type":"eval", "step":250, "loss":2.1, "items":12345}
 //   {"type":"save", "phase":"begun|saved|failed", "step":250, "branch":0, "generation":2, "ms":..,
 //   "stall_ms":1.2, "write_ms":80, "bytes":123, "copies":1, "text":".."}
-//   {"type":"event", "kind":"skip|recheck|restore|checkpoint_skipped|notice|corrupt|range|store",
-//   "step":.., "text":".."}
+//   {"type":"event",
+//   "kind":"skip|recheck|restore|checkpoint_skipped|notice|corrupt|range|store|branch", "step":..,
+//   "text":".."}
 //   {"type":"final", "exit":0, "text":"..", "step":1000, "digest":"..", "train_loss":..,
 //   "eval_loss":.., "finished":true,
 //    "time":{"compute":s,"reduce":s,"wait":s,"checkpoint":s,"lost":s}, "wall_s":.., "steps_lost":0,

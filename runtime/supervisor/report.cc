@@ -85,9 +85,9 @@ void Report::OnMessage(int slot, const Json& m) {
   if (type == "final") return OnFinal(slot, m);
   if (type != "event") return;
   const std::string kind = TextOf(m, "kind");
-  const LogLevel level = kind == "corrupt"  ? LogLevel::kError
-                         : kind == "notice" ? LogLevel::kInfo
-                                            : LogLevel::kWarning;
+  const LogLevel level = kind == "corrupt"                      ? LogLevel::kError
+                         : kind == "notice" || kind == "branch" ? LogLevel::kInfo
+                                                                : LogLevel::kWarning;
   Event(kind.empty() ? "notice" : kind, level, Cat("worker ", slot, ": ", TextOf(m, "text")),
         {{"worker", slot}, {"step", IntegerOf(m, "step", -1)}});
 }
@@ -104,6 +104,7 @@ void Report::OnJoined(int slot, const Json& m) {
     // Restored behind what was committed: those steps are computed again.
     if (step < live_.step && restored_generation_ < generation) steps_lost_ += live_.step - step;
     restored_generation_ = generation;
+    FollowBranches(m);
     steps_->StartAfter(step);
     live_.step = step;
     last_step_ms_ = -1;
@@ -123,6 +124,25 @@ void Report::OnJoined(int slot, const Json& m) {
          {"carrier", carrier},
          {"note", note},
          {"at_ms", IntegerOf(m, "ms")}});
+}
+
+// Steps of a history that was left behind leave steps.jsonl.
+void Report::FollowBranches(const Json& joined) {
+  std::vector<std::pair<uint32_t, int64_t>> forks;
+  const auto it = joined.find("forks");
+  if (it == joined.end() || !it->is_array()) return;
+  for (const Json& fork : *it) {
+    if (!fork.is_array() || fork.size() != 2 || !fork[0].is_number_unsigned() ||
+        !fork[1].is_number_integer())
+      return;
+    forks.emplace_back(fork[0].get<uint32_t>(), fork[1].get<int64_t>());
+  }
+  const absl::Status followed = steps_->Follow(forks);
+  if (!followed.ok()) {
+    Event("notice", LogLevel::kWarning,
+          Cat("steps.jsonl still holds steps of a history that was left behind: ",
+              StdView(followed.message())));
+  }
 }
 
 void Report::OnLost(int slot, const Json& m) {
@@ -159,12 +179,13 @@ void Report::OnStep(int slot, const Json& m) {
   const int64_t step = IntegerOf(m, "step", -1);
   const std::string digest = TextOf(m, "digest");
   if (step < 0 || digest.empty()) return;
-  const Json line = {{"step", step},
-                     {"loss", Finite(NumberOf(m, "loss", NAN))},
-                     {"state_digest", digest},
-                     {"world_size", IntegerOf(m, "world_size")},
-                     {"generation", IntegerOf(m, "generation")},
-                     {"samples", TextOf(m, "samples")}};
+  Json line = {{"step", step},
+               {"loss", Finite(NumberOf(m, "loss", NAN))},
+               {"state_digest", digest},
+               {"world_size", IntegerOf(m, "world_size")},
+               {"generation", IntegerOf(m, "generation")},
+               {"samples", TextOf(m, "samples")}};
+  if (IntegerOf(m, "branch") > 0) line["branch"] = IntegerOf(m, "branch");
   const int64_t now_ms = BootMs();
   if (steps_->Add(step, digest, Dump(line), now_ms) == StepLog::Outcome::kDiffers &&
       corrupt_.empty()) {

@@ -57,6 +57,7 @@ class Report {
  private:
   Report(std::string dir, const Config& config, Console* console);
   void OnJoined(int slot, const Json& m);
+  void FollowBranches(const Json& joined);
   void OnLost(int slot, const Json& m);
   void OnFirstStep(const Json& m);
   void OnStep(int slot, const Json& m);

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "absl/strings/str_split.h"
 #include "runtime/base/digest.h"
@@ -51,9 +52,8 @@ absl::Status CheckSpace(const std::string& path) {
                    " MiB are free there; free some space or choose another directory");
 }
 
-// "key = value" lines of one class of keys, old against new: the first that differs, or "".
-std::string Difference(const std::string& old_text, const std::string& new_text,
-                       std::string_view skip) {
+// "key = value" lines of one class of keys, old against new: all that differ, or "".
+std::string Difference(const std::string& old_text, const std::string& new_text) {
   const std::vector<std::string> old_lines = absl::StrSplit(old_text, '\n');
   const std::vector<std::string> new_lines = absl::StrSplit(new_text, '\n');
   const auto value = [](const std::vector<std::string>& lines, const std::string& key) {
@@ -64,13 +64,16 @@ std::string Difference(const std::string& old_text, const std::string& new_text,
   };
   std::vector<std::string> all = old_lines;
   all.insert(all.end(), new_lines.begin(), new_lines.end());
+  std::string text;
+  std::set<std::string> told;
   for (const std::string& line : all) {
     const std::string key = line.substr(0, line.find(" = "));
-    if (key.empty() || key == skip) continue;
+    if (key.empty() || !told.insert(key).second) continue;
     const std::string before = value(old_lines, key), now = value(new_lines, key);
-    if (before != now) return Cat(key, " was ", before, " and is now ", now);
+    if (before != now)
+      text += Cat(text.empty() ? "" : "; ", key, " was ", before, " and is now ", now);
   }
-  return "";
+  return text;
 }
 
 }  // namespace
@@ -159,7 +162,12 @@ absl::Status RunDir::SetAside() {
   while (fs::exists(File(Cat("old-", number)), error)) ++number;
   const std::string target = File(Cat("old-", number));
   bool created = false;
-  for (const char* name : kRunFiles) {
+  std::vector<std::string> names(std::begin(kRunFiles), std::end(kRunFiles));
+  for (const auto& entry : fs::directory_iterator(path_, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("steps.branch-")) names.push_back(name);
+  }
+  for (const std::string& name : names) {
     if (!fs::exists(File(name), error)) continue;
     if (!created) fs::create_directory(target, error);
     created = true;
@@ -171,22 +179,30 @@ absl::Status RunDir::SetAside() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<RunDir::Plan> RunDir::Compare(const Config& old, const Config& wanted) const {
+absl::StatusOr<RunDir::Plan> RunDir::Compare(const Config& old, const Config& given) const {
+  Config wanted = given;
+  const int64_t old_decay = old.decay_steps > 0 ? old.decay_steps : old.steps;
+  if (wanted.decay_steps == 0) wanted.decay_steps = old_decay;
   const std::string fresh_hint =
       "; use another --dir, or --fresh to set the old run aside and start anew";
   if (!wanted.run.empty() && !old.run.empty() && wanted.run != old.run) {
     return ExitError(ExitCode::kRefused, path_, " holds the run '", old.run, "', not '", wanted.run,
                      "'", fresh_hint);
   }
-  const std::string bits = Difference(old.BitsText(), wanted.BitsText(), "");
+  const std::string bits = Difference(old.BitsText(), wanted.BitsText());
   if (!bits.empty()) {
     return ExitError(ExitCode::kRefused, path_,
                      " holds a run with other settings that move the result: ", bits, fresh_hint);
   }
-  const std::string schedule = Difference(old.ScheduleText(), wanted.ScheduleText(), "steps");
-  if (!schedule.empty()) {
-    return ExitError(ExitCode::kRefused, path_, " holds a run with another schedule: ", schedule,
-                     fresh_hint);
+  Config former = old;
+  former.decay_steps = old_decay;
+  const std::string schedule = Difference(former.ScheduleText(), wanted.ScheduleText());
+  if (!schedule.empty() && !wanted.accept_change) {
+    return ExitError(
+        ExitCode::kRefused, path_, " holds a run with another schedule: ", schedule,
+        "; with --accept-change it goes on with the new one from its newest state, in a "
+        "new branch (stop all its machines first, and start all with the new value)",
+        fresh_hint);
   }
   const RecordedRun record = ReadRecord(path_);
   Plan plan;
@@ -195,10 +211,10 @@ absl::StatusOr<RunDir::Plan> RunDir::Compare(const Config& old, const Config& wa
   plan.exists = true;
   plan.step = std::max(record.last_step, record.final_step);
   plan.former_steps = old.steps;
-  if (wanted.steps < old.steps) {
-    return ExitError(ExitCode::kRefused, "--steps ", wanted.steps, " is below the ", old.steps,
-                     " that this run was given before, and it has reached step ", plan.step,
-                     ": nothing is done. Steps may only be raised");
+  plan.change = schedule;
+  if (wanted.steps < plan.step) {
+    return ExitError(ExitCode::kRefused, "--steps ", wanted.steps, " is below the ", plan.step,
+                     " that this run has reached: nothing is done");
   }
   plan.finished = record.finished && record.final_step >= wanted.steps;
   plan.digest = record.final_digest;
@@ -234,9 +250,28 @@ absl::StatusOr<RunDir::Plan> RunDir::Prepare(const Config& wanted) {
   if (plan.config.run.empty()) plan.config.run = DefaultRunName(path_, wanted.redis.empty());
   plan.config.dir = path_;
   plan.config.fresh = false;
+  plan.config.accept_change = false;
+  if (plan.config.decay_steps == 0) plan.config.decay_steps = plan.config.steps;
   if (plan.config.workers == 0)
     plan.config.workers = std::max(DefaultWorkers(), wanted.redis.empty() ? wanted.min_workers : 1);
   return plan;
+}
+
+absl::StatusOr<RunDir::Plan> RunDir::Look(const Config& wanted) {
+  Config config = wanted;
+  std::error_code error;
+  const fs::path absolute = fs::weakly_canonical(wanted.dir, error);
+  const std::string path = error ? wanted.dir : absolute.string();
+  if (fs::exists(path, error) && !fs::is_directory(path, error))
+    return ExitError(ExitCode::kUsage, "--dir ", path, ": is not a directory");
+  RunDir dir(path, -1);
+  if (wanted.fresh) {  // the old run would be out of the way
+    Plan plan;
+    plan.config = config;
+    plan.config.dir = path;
+    return plan;
+  }
+  return dir.Prepare(config);
 }
 
 absl::Status RunDir::Begin(const Config& config) {

@@ -37,9 +37,14 @@ class RunDir {
     int64_t step = 0;          // last committed step on record
     std::string digest;        // of a finished run
     int64_t former_steps = 0;  // of an existing run, before this command
+    std::string change;        // schedule keys that --accept-change lets change: "key was A, is B"
   };
+  // What Prepare would say, without taking the lock, creating or moving anything. Whoever else uses
+  // the directory is not an error here. kNotFound never: a directory that is not there is a new
+  // run.
+  static absl::StatusOr<Plan> Look(const Config& wanted);
   // Applies --fresh (sets the old run aside), compares with DIR/config.toml. Exit code kRefused
-  // names key, old and new value.
+  // names each key, its old and its new value.
   absl::StatusOr<Plan> Prepare(const Config& wanted);
   // Writes config.toml, removes the former summary.json.
   [[nodiscard]] absl::Status Begin(const Config& config);

@@ -10,17 +10,63 @@ namespace holdfast {
 
 absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Open(const std::string& path) {
   HF_ASSIGN_OR_RETURN(auto file, LineFile::Open(path));
-  std::unique_ptr<StepLog> log(new StepLog(std::move(file)));
-  ForEachLine(path, [&](std::string_view line) {
+  std::unique_ptr<StepLog> log(new StepLog(path, std::move(file)));
+  log->ReadLines();
+  return log;
+}
+
+void StepLog::ReadLines() {
+  window_.clear();
+  last_step_ = 0;
+  ForEachLine(path_, [&](std::string_view line) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) return;
     const auto digest = json.find("state_digest");
     const int64_t step = json["step"];
-    if (digest == json.end() || !digest->is_string() || step <= log->last_step_) return;
-    log->Remember(step, *digest);
+    if (digest == json.end() || !digest->is_string() || step <= last_step_) return;
+    Remember(step, *digest);
   });
-  log->missing_ = 0;
-  return log;
+  missing_ = 0;
+}
+
+absl::Status StepLog::Follow(const std::vector<std::pair<uint32_t, int64_t>>& forks) {
+  if (forks == forks_ || forks.size() < 2) return absl::OkStatus();
+  const auto last_step_of = [&](uint32_t branch) {
+    int64_t last = INT64_MAX;
+    for (auto fork = forks.rbegin(); fork != forks.rend(); ++fork) {
+      if (fork->first == branch) return last;
+      last = std::min(last, fork->second);
+    }
+    return int64_t{-1};
+  };
+  std::string kept;
+  std::map<uint32_t, std::vector<std::string>> left;
+  ForEachLine(path_, [&](std::string_view line) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_object()) return;
+    const int64_t step = json.value("step", int64_t{-1});
+    const auto branch = json.value("branch", uint32_t{0});
+    if (step <= last_step_of(branch)) {
+      kept += Cat(line, "\n");
+    } else {
+      left[branch].emplace_back(line);
+    }
+  });
+  if (!left.empty()) {
+    const std::string stem = path_.substr(0, path_.rfind(".jsonl"));
+    for (const auto& [branch, lines] : left) {
+      HF_ASSIGN_OR_RETURN(auto side, LineFile::Open(Cat(stem, ".branch-", branch, ".jsonl")));
+      for (const std::string& line : lines) {
+        if (!side->Append(line)) return absl::ResourceExhaustedError("the disk is full");
+      }
+    }
+    HF_RETURN_IF_ERROR(WriteFileAtomically(path_, kept));
+    HF_ASSIGN_OR_RETURN(file_, LineFile::Open(path_));
+    held_.clear();
+    ReadLines();
+  }
+  forks_ = forks;
+  return absl::OkStatus();
 }
 
 void StepLog::Remember(int64_t step, const std::string& digest) {

@@ -8,6 +8,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/supervisor/line_file.h"
@@ -29,6 +31,11 @@ class StepLog {
   }
   // Writes what was held too long (the missing step will not come), or all of it.
   void Flush(int64_t now_ms, bool all);
+  // The branches of the history that is followed from now on, oldest first: number, and the step at
+  // which it forked off the one before (rendezvous/lineage.h). Lines of steps that are not of this
+  // history (a line without "branch" is of branch 0) move to a file of their own,
+  // steps.branch-B.jsonl, so that steps.jsonl is always one history. An error leaves all as it was.
+  [[nodiscard]] absl::Status Follow(const std::vector<std::pair<uint32_t, int64_t>>& forks);
   // The digest on record of a step, "" when it is not in the window.
   std::string DigestOf(int64_t step) const;
 
@@ -46,11 +53,15 @@ class StepLog {
     std::string digest, line;
     int64_t since_ms;
   };
-  explicit StepLog(std::unique_ptr<LineFile> file) : file_(std::move(file)) {}
+  StepLog(std::string path, std::unique_ptr<LineFile> file)
+      : path_(std::move(path)), file_(std::move(file)) {}
+  void ReadLines();
   void Remember(int64_t step, const std::string& digest);
   void Write(int64_t step, const std::string& digest, const std::string& line);
 
+  const std::string path_;
   std::unique_ptr<LineFile> file_;
+  std::vector<std::pair<uint32_t, int64_t>> forks_;
   std::deque<std::pair<int64_t, uint64_t>> window_;  // step and digest, ascending
   std::map<int64_t, Held> held_;
   int64_t last_step_ = 0;

@@ -7,6 +7,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/digest.h"
 #include "runtime/supervisor/exit_status.h"
+#include "runtime/supervisor/launcher_hint.h"
 #include "runtime/supervisor/run_dir.h"
 #include "runtime/supervisor/supervisor_loop.h"
 
@@ -71,8 +72,12 @@ std::string Greeting(const RunDir::Plan& plan, const RedisAddress& redis, bool e
   if (!embedded) text += Cat("; other machines join with --run ", c.run);
   if (plan.exists) {
     text += Cat("; continues the run that has reached step ", plan.step);
-    if (plan.former_steps < c.steps)
+    if (plan.former_steps != c.steps)
       text += Cat(", to ", c.steps, " steps instead of ", plan.former_steps);
+    if (c.steps > c.decay_steps && c.decay_steps > c.warmup_steps && c.lr_schedule != "constant")
+      text += Cat(" (the decay ends at step ", c.decay_steps, ": from there the learning rate is ",
+                  c.min_learning_rate, "; --decay-steps with --accept-change stretches it)");
+    if (!plan.change.empty()) text += Cat("; accepted: ", plan.change);
   }
   if (c.workers > c.micro_batches) {
     text += Cat("; more workers (", c.workers, ") than micro-batches (", c.micro_batches,
@@ -144,6 +149,8 @@ absl::StatusOr<Ending> RunPrepared(Prepared& prepared, const SupervisorOptions& 
 ExitCode RunSupervisor(const Config& wanted, const SupervisorOptions& options) {
   KeepStandardDescriptors();
   Console console(options.out_fd, options.err_fd);
+  const std::string hint = LauncherHint();
+  if (!hint.empty()) console.Raw(Cat("holdfast run: ", hint));
   auto prepared = Prepare(wanted);
   if (!prepared.ok()) {
     console.Raw(Cat("holdfast run: ", StdView(prepared.status().message())));

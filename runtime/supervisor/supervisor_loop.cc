@@ -19,6 +19,8 @@ Ending SupervisorLoop::Run() {
   memory_kills_ = MemoryLimitKills();
   const int64_t start_ms = BootMs();
   for (int slot = 0; slot < parts_.config->workers; ++slot) slots_[slot].start_at_ms = start_ms;
+  if (parts_.config->max_time_ms > 0)
+    time_up_ms_ = start_ms + parts_.config->max_time_ms - TimeReserveMs();
   while (true) {
     const int64_t now_ms = BootMs();
     StartDue(now_ms);
@@ -40,6 +42,7 @@ int64_t SupervisorLoop::NextWakeMs(int64_t now_ms) const {
   int64_t next = now_ms + kCheckMs;
   if (parts_.console->live()) next = std::min(next, last_draw_ms_ + kDrawMs);
   if (drain_by_ms_ >= 0) next = std::min(next, drain_by_ms_);
+  if (time_up_ms_ >= 0) next = std::min(next, time_up_ms_);
   for (const auto& [number, slot] : slots_) {
     if (slot.child == nullptr && slot.start_at_ms >= 0) next = std::min(next, slot.start_at_ms);
     if (slot.child != nullptr && slot.child->stopped_since_ms >= 0) {
@@ -164,7 +167,18 @@ void SupervisorLoop::CheckRedis() {
   }
 }
 
+// Of --max-time, what is left for the last step and the farewell save.
+int64_t SupervisorLoop::TimeReserveMs() const {
+  const int64_t all_ms = parts_.config->max_time_ms;
+  return std::min({parts_.config->grace_ms, all_ms / 2, std::max<int64_t>(5000, all_ms / 10)});
+}
+
 void SupervisorLoop::Tick(int64_t now_ms) {
+  if (time_up_ms_ >= 0 && now_ms >= time_up_ms_) {
+    time_up_ms_ = -1;
+    time_up_ = !draining_;
+    BeginDrain("the time of --max-time is nearly over", TimeReserveMs());
+  }
   KillOverdue(now_ms);
   if (now_ms - last_check_ms_ >= kCheckMs) {
     last_check_ms_ = now_ms;

@@ -67,6 +67,7 @@ class SupervisorLoop {
   void OnOrderlyEnd(Slot& entry, ExitCode code);
   void OnCrash(Slot& entry, const ChildChange& change);
   void KillOverdue(int64_t now_ms);
+  int64_t TimeReserveMs() const;
   void BeginDrain(const std::string& cause, int64_t grace_ms);
   void KillAll(const std::string& why);
   void End(ExitCode code, const std::string& text);
@@ -83,6 +84,8 @@ class SupervisorLoop {
   bool draining_ = false, killed_at_grace_ = false;
   std::string drain_cause_;
   int64_t drain_by_ms_ = -1;
+  int64_t time_up_ms_ = -1;  // when the drain for --max-time begins
+  bool time_up_ = false;
   bool refound_ = false;  // the embedded Redis came back empty: all leave, then all start again
   int64_t newest_generation_ = 0, newest_since_ms_ = 0;  // stepping, as reported by any worker
   int64_t memory_kills_ = 0;

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <clocale>
+#include <fstream>
+#include <map>
 #include <set>
 
+#include "absl/strings/str_split.h"
 #include "runtime/base/text.h"
 #include "runtime/config/config.h"
 #include "runtime/config/keys.h"
@@ -14,6 +17,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 absl::StatusOr<Config> Parse(const std::string& text) {
   return ConfigFromToml(Cat("data = \"a.txt\"\n", text), "my.toml");
@@ -194,6 +198,43 @@ TEST(Config, RelationsBetweenKeys) {
   EXPECT_FALSE(ConfigFromToml("steps = 3", "my.toml").ok());  // no data
 }
 
+TEST(Config, APartOfTheDataHasOneSpelling) {
+  EXPECT_EQ(Parse("limit_data = \"1%\"")->limit_data, "1%");
+  EXPECT_EQ(Parse("limit_data = \"1.0%\"")->limit_data, "1%");
+  EXPECT_EQ(Parse("limit_data = \"100%\"")->limit_data, "");
+  EXPECT_EQ(Parse("limit_data = 200000")->limit_data, "200000");
+  EXPECT_EQ(Parse("limit_data = \"2e5\"")->limit_data, "200000");
+  EXPECT_EQ(ConfigFromToml(Parse("limit_data = \"0.5%\"")->ToToml(), "again")->limit_data, "0.5%");
+  for (const char* bad : {"\"0%\"", "\"101%\"", "-1", "\"much\"", "\"nan%\"", "true", "\"%\""}) {
+    EXPECT_THAT(ErrorOf(Cat("limit_data = ", bad)), HasSubstr("a share above 0%")) << bad;
+  }
+}
+
+// The README's table of classes is that of the code: every key of class bits and schedule is named
+// there, and no other.
+TEST(Config, TheReadmeTellsTheClassesOfTheKeys) {
+  std::ifstream readme(HOLDFAST_SOURCE_DIR "/README.md");
+  ASSERT_TRUE(readme);
+  std::map<std::string, std::string> rows;
+  for (std::string line; std::getline(readme, line);) {
+    for (const char* name : {"bits", "schedule"}) {
+      const std::string head = Cat("| ", name, " | `");
+      if (!line.starts_with(head)) continue;
+      EXPECT_EQ(rows.count(name), 0u) << "twice: " << name;
+      rows[name] = line.substr(head.size(), line.find('`', head.size()) - head.size());
+    }
+  }
+  for (const KeyClass key_class : {KeyClass::kBits, KeyClass::kSchedule}) {
+    std::set<std::string> known;
+    for (const Key& key : Keys()) {
+      if (key.key_class == key_class) known.insert(FlagOf(key).substr(2));
+    }
+    const std::vector<std::string> told =
+        absl::StrSplit(rows[ClassText(key_class)], ' ', absl::SkipEmpty());
+    EXPECT_EQ(std::set<std::string>(told.begin(), told.end()), known) << ClassText(key_class);
+  }
+}
+
 TEST(Config, ModelTableIsForAUsersModel) {
   const auto config =
       ConfigFromToml("[model]\nname = \"mine\"\ndepth = 3\nrate = 0.5\nwide = true\n", "my.toml");
@@ -212,7 +253,13 @@ TEST(Config, BitsTextHoldsWhatMovesTheResultAndNothingElse) {
   b.threads = 4;
   b.steps = 5;
   EXPECT_EQ(a.BitsText(), b.BitsText());
+  EXPECT_EQ(a.ScheduleText(), b.ScheduleText());
+  b.decay_steps = 5;
   EXPECT_NE(a.ScheduleText(), b.ScheduleText());
+  EXPECT_THAT(a.BitsText(), Not(HasSubstr("overfit")));  // as in runs made before it existed
+  b.overfit = 3;
+  b.limit_data = "1%";
+  EXPECT_THAT(b.BitsText(), AllOf(HasSubstr("overfit = 3"), HasSubstr("limit_data = \"1%\"")));
   for (const char* key :
        {"seed", "micro_batches", "micro_batch_size", "dropout", "reduction", "layers", "clip"}) {
     EXPECT_THAT(a.BitsText(), HasSubstr(Cat(key, " = "))) << key;

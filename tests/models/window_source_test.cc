@@ -3,6 +3,7 @@
 #include "runtime/models/data/window_source.h"
 
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -10,11 +11,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/models/built_in_config.h"
+#include "runtime/models/data/overfit_source.h"
 #include "tests/models/temp_dir.h"
 
 namespace holdfast {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing_models::SampleText;
 using testing_models::TempDir;
@@ -44,6 +47,50 @@ class WindowSourceTest : public ::testing::Test {
 std::vector<int32_t> Field(const Batch& batch, int field) {
   const Tensor& t = batch.fields[static_cast<size_t>(field)];
   return {t.as<int32_t>(), t.as<int32_t>() + t.elements()};
+}
+
+// Of limited data nothing but the beginning counts: the rest may be anything, in length and bytes.
+TEST_F(WindowSourceTest, LimitedDataIsItsBeginning) {
+  const std::string text = SampleText(4000);
+  WindowOptions whole = Options(10);
+  whole.data = {dir_.Write("short.txt", text.substr(0, 1000))};
+  WindowOptions share = whole, number = whole;
+  share.data = {dir_.Write("long.txt", text)};
+  share.limit.percent = 25;
+  number.data = {dir_.Write("other.txt", text.substr(0, 1000) + std::string(77, 'x'))};
+  number.limit.tokens = 1000;
+  const std::string fingerprint = Source(whole)->Fingerprint();
+  EXPECT_EQ(Source(share)->Fingerprint(), fingerprint);
+  EXPECT_EQ(Source(number)->Fingerprint(), fingerprint);
+  EXPECT_THAT(Source(share)->Summary(), HasSubstr("limited to the first 1,000 of 4,000"));
+  for (int64_t j = 0; j < 3; ++j) {
+    EXPECT_EQ(Field(*Source(share)->Read(1, 5, j), 0), Field(*Source(whole)->Read(1, 5, j), 0));
+  }
+  // Files that lie wholly beyond the limit are not used.
+  number.data.push_back(dir_.Write("beyond.txt", "never read"));
+  EXPECT_EQ(Source(number)->Fingerprint(), fingerprint);
+  share.limit.percent = 0.1;
+  EXPECT_THAT(Error(share), AllOf(HasSubstr("too few"), HasSubstr("limit_data")));
+  share.limit.percent = 0.001;
+  EXPECT_THAT(Error(share), HasSubstr("too few"));
+}
+
+TEST_F(WindowSourceTest, OverfitReadsTheSameMicroBatchesAgainAndAgain) {
+  auto plain = Source(Options(1000));
+  auto source = Overfit(Source(Options(1000)), 3, 4);
+  ASSERT_TRUE(source.ok()) << source.status();
+  std::set<std::vector<int32_t>> seen;
+  for (int64_t step = 0; step < 8; ++step) {
+    for (int64_t j = 0; j < 3; ++j) {
+      const int64_t number = (step * 3 + j) % 4;
+      const auto tokens = Field(*(*source)->Read(1, step, j), 0);
+      EXPECT_EQ(tokens, Field(*plain->Read(1, number / 3, number % 3), 0));
+      seen.insert(tokens);
+    }
+  }
+  EXPECT_EQ(seen.size(), 4u);
+  EXPECT_FALSE((*source)->Read(1, 0, 3).ok());
+  EXPECT_EQ((*source)->eval_batches(), plain->eval_batches());
 }
 
 TEST_F(WindowSourceTest, TargetsFollowTokensAndComeFromTheText) {

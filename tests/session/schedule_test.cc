@@ -46,5 +46,41 @@ TEST(Schedule, WithoutWarmUpAndWithWarmUpToTheEnd) {
   EXPECT_DOUBLE_EQ(LearningRate(c, c.steps), 1e-3);
 }
 
+// Raising `steps` moves no step's rate once the end of the decay is fixed.
+TEST(Schedule, TheDecayHasAnEndOfItsOwn) {
+  Config c = Make("cosine");
+  c.decay_steps = 110;
+  Config longer = c;
+  longer.steps = 5000;
+  for (int step = 1; step <= 200; ++step) {
+    EXPECT_EQ(LearningRate(c, step), LearningRate(longer, step)) << step;
+    EXPECT_EQ(LearningRate(c, step), LearningRate(Make("cosine"), step)) << step;
+  }
+  EXPECT_NEAR(LearningRate(longer, 2000), 1e-4, 1e-12);
+}
+
+TEST(Schedule, EveryStepHasTheScheduleOfItsBranch) {
+  const Config c = Make("constant");
+  Config later = c;
+  later.learning_rate = 5e-4;
+  Config last = c;
+  last.learning_rate = 2e-4;
+  const rendezvous::Lineage lineage = {{0, 0, c.ScheduleText()}, {1, 60, later.ScheduleText()}};
+  const auto schedules = Schedules::Of(last, lineage);
+  ASSERT_TRUE(schedules.ok()) << schedules.status();
+  EXPECT_DOUBLE_EQ(schedules->LearningRate(60), 1e-3);
+  EXPECT_DOUBLE_EQ(schedules->LearningRate(61), 5e-4);
+  // A later branch that forks earlier: what lies between belongs to it.
+  rendezvous::Lineage more = lineage;
+  more.push_back({2, 40, last.ScheduleText()});
+  const auto three = Schedules::Of(last, more);
+  ASSERT_TRUE(three.ok()) << three.status();
+  EXPECT_DOUBLE_EQ(three->LearningRate(40), 1e-3);
+  EXPECT_DOUBLE_EQ(three->LearningRate(41), 2e-4);
+  EXPECT_DOUBLE_EQ(three->LearningRate(61), 2e-4);
+  more.back().schedule = "learning_rate = fast\n";
+  EXPECT_FALSE(Schedules::Of(last, more).ok());
+}
+
 }  // namespace
 }  // namespace holdfast

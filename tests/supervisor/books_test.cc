@@ -70,6 +70,37 @@ TEST_F(Books, EachStepOnceWhoeverReportsIt) {
   EXPECT_EQ(lines, 51);
 }
 
+// After an accepted change the run forks at step 30: what was taken beyond it moves aside, and the
+// new steps take their place. Following the same branches again changes nothing.
+TEST_F(Books, StepsOfAnAbandonedHistoryMoveAside) {
+  const std::vector<std::pair<uint32_t, int64_t>> forks = {{0, 0}, {1, 30}};
+  const auto on_branch = [](int64_t step) {
+    return Cat("{\"step\":", step, ",\"state_digest\":\"", Hex64(9 * step), "\",\"branch\":1}");
+  };
+  {
+    auto log = StepLog::Open(Path());
+    ASSERT_TRUE(log.ok());
+    for (int64_t step = 1; step <= 40; ++step) Add(**log, step, 7 * step);
+    ASSERT_TRUE((*log)->Follow({{0, 0}}).ok());
+    EXPECT_EQ((*log)->last_step(), 40);
+    ASSERT_TRUE((*log)->Follow(forks).ok());
+    EXPECT_EQ((*log)->last_step(), 30);
+    EXPECT_EQ(Add(**log, 30, 7 * 30), Outcome::kKnown);
+    EXPECT_EQ(Add(**log, 30, 1), Outcome::kDiffers);
+    EXPECT_EQ((*log)->Add(31, Hex64(9 * 31), on_branch(31), 0), Outcome::kWritten);
+  }
+  auto again = StepLog::Open(Path());
+  ASSERT_TRUE(again.ok());
+  ASSERT_TRUE((*again)->Follow(forks).ok());
+  EXPECT_EQ((*again)->last_step(), 31);
+  EXPECT_EQ((*again)->Add(32, Hex64(9 * 32), on_branch(32), 0), Outcome::kWritten);
+  int lines = 0, aside = 0;
+  ForEachLine(Path(), [&](std::string_view) { ++lines; });
+  ForEachLine(dir_ + "/steps.branch-0.jsonl", [&](std::string_view) { ++aside; });
+  EXPECT_EQ(lines, 32);
+  EXPECT_EQ(aside, 10);
+}
+
 TEST_F(Books, AMissingStepIsWaitedForAndThenGivenUp) {
   auto log = StepLog::Open(Path());
   ASSERT_TRUE(log.ok());

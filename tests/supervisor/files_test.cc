@@ -120,7 +120,7 @@ TEST(Files, StepsMayBeRaisedAndNotLowered) {
   Driver d;
   ASSERT_EQ(d.Run("steps = 40", ""), 0);
   ASSERT_EQ(d.Run("steps = 30", "", 5), 4);
-  EXPECT_THAT(d.Output(), AllOf(HasSubstr("--steps 30"), HasSubstr("40")));
+  EXPECT_THAT(d.Output(), AllOf(HasSubstr("--steps 30"), HasSubstr("40"), HasSubstr("reached")));
   ASSERT_EQ(d.Run("steps = 70", ""), 0);
   EXPECT_THAT(d.Output(), HasSubstr("reached step 40, to 70 steps instead of 40"));
   EXPECT_EQ(d.Lines("steps.jsonl").size(), 70u);
@@ -132,7 +132,11 @@ TEST(Files, OtherSettingsAreRefusedNamingKeyOldAndNew) {
   ASSERT_EQ(d.Run("seed = 5", "", 5), 4);
   EXPECT_THAT(d.Output(), AllOf(HasSubstr("seed was 1 and is now 5"), HasSubstr("--fresh")));
   ASSERT_EQ(d.Run("learning_rate = 0.5", "", 5), 4);
-  EXPECT_THAT(d.Output(), HasSubstr("learning_rate was 0.001 and is now 0.5"));
+  EXPECT_THAT(d.Output(), AllOf(HasSubstr("learning_rate was 0.001 and is now 0.5"),
+                                HasSubstr("--accept-change")));
+  ASSERT_EQ(d.Run("learning_rate = 0.5\nwarmup_steps = 7", "", 5), 4);
+  EXPECT_THAT(d.Output(), AllOf(HasSubstr("learning_rate was"),
+                                HasSubstr("warmup_steps was 100 and is now 7")));
   ASSERT_EQ(d.Run("workers = 1\nkeep = 7\nthreads = 2", "", 5), 0);  // free keys
 }
 

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cstring>
 
+#include "absl/strings/numbers.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/status.h"
 #include "runtime/models/data/data_paths.h"
@@ -79,8 +80,26 @@ int64_t FindOutOfRange(const T* tokens, int64_t count, int64_t vocab_size) {
 
 }  // namespace
 
+int64_t DataLimit::Of(int64_t all) const {
+  if (tokens > 0) return std::min(all, tokens);
+  if (percent > 0) return static_cast<int64_t>(static_cast<double>(all) * percent / 100);
+  return all;
+}
+
+absl::StatusOr<DataLimit> ParseDataLimit(std::string_view text) {
+  DataLimit limit;
+  if (text.empty()) return limit;
+  const bool share = text.back() == '%';
+  const bool read = share ? absl::SimpleAtod(View(text.substr(0, text.size() - 1)), &limit.percent)
+                          : absl::SimpleAtoi(View(text), &limit.tokens);
+  if (read && (share ? limit.percent > 0 && limit.percent <= 100 : limit.tokens > 0)) return limit;
+  return absl::InvalidArgumentError(
+      Cat("limit_data '", text, "': a number of tokens, or a share like 1%"));
+}
+
 absl::StatusOr<TokenStream> TokenStream::Open(const std::vector<std::string>& entries,
-                                              const std::string& key, int64_t vocab_size) {
+                                              const std::string& key, int64_t vocab_size,
+                                              const DataLimit& limit) {
   HF_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ExpandDataPaths(entries, key));
   TokenStream stream;
   stream.format_ = IsBinName(paths[0]) ? TokenFormat::kBin : TokenFormat::kText;
@@ -92,12 +111,16 @@ absl::StatusOr<TokenStream> TokenStream::Open(const std::vector<std::string>& en
   for (const std::string& path : paths) {
     auto file = MappedFile::Open(path);
     if (!file.ok()) return Annotate(file.status(), key);
-    HF_RETURN_IF_ERROR(Annotate(stream.Add(*std::move(file), vocab_size), key));
+    HF_RETURN_IF_ERROR(Annotate(stream.Add(*std::move(file)), key));
   }
+  stream.all_tokens_ = stream.size_;
+  if (!limit.none()) stream.Cut(limit.Of(stream.all_tokens_));
   ByteWriter sums;
   sums.Put<int64_t>(stream.files());
   for (const Segment& segment : stream.segments_) {
-    const std::string_view bytes = segment.file->bytes();
+    HF_RETURN_IF_ERROR(Annotate(stream.CheckTokens(segment, vocab_size), key));
+    const std::string_view bytes = segment.file->bytes().substr(
+        0, segment.offset + static_cast<size_t>(segment.count * stream.width()));
     const Hash128 hash = Hash128Of(bytes.data(), bytes.size());
     sums.Put<uint64_t>(bytes.size());
     sums.Put(hash.low);
@@ -107,7 +130,13 @@ absl::StatusOr<TokenStream> TokenStream::Open(const std::vector<std::string>& en
   return stream;
 }
 
-absl::Status TokenStream::Add(std::shared_ptr<const MappedFile> file, int64_t vocab_size) {
+void TokenStream::Cut(int64_t tokens) {
+  size_ = std::min(size_, tokens);
+  while (!segments_.empty() && segments_.back().start >= size_) segments_.pop_back();
+  if (!segments_.empty()) segments_.back().count = size_ - segments_.back().start;
+}
+
+absl::Status TokenStream::Add(std::shared_ptr<const MappedFile> file) {
   for (const Segment& other : segments_) {
     if (other.file->inode() != file->inode() || other.file->device() != file->device()) continue;
     return absl::InvalidArgumentError(
@@ -130,7 +159,6 @@ absl::Status TokenStream::Add(std::shared_ptr<const MappedFile> file, int64_t vo
                                             "); token files must have a name that ends in .bin"));
     }
   }
-  HF_RETURN_IF_ERROR(CheckTokens(segment, vocab_size));
   size_ += segment.count;
   segments_.push_back(std::move(segment));
   return absl::OkStatus();
@@ -138,11 +166,10 @@ absl::Status TokenStream::Add(std::shared_ptr<const MappedFile> file, int64_t vo
 
 absl::Status TokenStream::CheckTokens(const Segment& segment, int64_t vocab_size) const {
   const char* data = segment.file->bytes().data() + segment.offset;
-  int64_t bad = 0, value = 0, width = 1;
+  int64_t bad = 0, value = 0;
   if (format_ == TokenFormat::kBin) {
     const auto* tokens = reinterpret_cast<const uint16_t*>(data);
     bad = FindOutOfRange(tokens, segment.count, vocab_size);
-    width = 2;
     if (bad < segment.count) value = tokens[bad];
   } else {
     const auto* tokens = reinterpret_cast<const uint8_t*>(data);
@@ -152,7 +179,7 @@ absl::Status TokenStream::CheckTokens(const Segment& segment, int64_t vocab_size
   if (bad == segment.count) return absl::OkStatus();
   return absl::InvalidArgumentError(Cat(segment.file->path(), ": token ", value, " at token ", bad,
                                         " (byte offset ",
-                                        static_cast<int64_t>(segment.offset) + bad * width,
+                                        static_cast<int64_t>(segment.offset) + bad * width(),
                                         ") is not below vocab_size ", vocab_size));
 }
 

@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<WindowSource>> WindowSource::Open(const WindowOpt
         "context, micro_batches and micro_batch_size must be at least 1");
   }
   HF_ASSIGN_OR_RETURN(TokenStream data,
-                      TokenStream::Open(options.data, "data", options.vocab_size));
+                      TokenStream::Open(options.data, "data", options.vocab_size, options.limit));
   std::unique_ptr<WindowSource> source(new WindowSource(options, std::move(data)));
   if (!options.eval_data.empty()) {
     HF_ASSIGN_OR_RETURN(TokenStream held,
@@ -68,6 +68,8 @@ absl::Status WindowSource::Split() {
     if (std::min(eval_tokens_, train_tokens_) < context + 1) {
       return absl::InvalidArgumentError(
           Cat("data: ", Grouped(data_.size()),
+              options_.limit.none() ? ""
+                                    : Cat(" (of ", Grouped(data_.all_tokens()), ", by limit_data)"),
               " tokens are too few: the last tenth is held out and must hold one "
               "sequence, which with context ",
               context, " needs ", Grouped(context * 10 + 1),
@@ -97,8 +99,12 @@ std::string WindowSource::Summary() const {
       eval_data_ != nullptr
           ? Cat(Grouped(eval_tokens_), " held-out tokens in ", Files(eval_data_->files()))
           : Cat("the last ", Grouped(eval_tokens_), " held out");
-  return Cat(Grouped(train_tokens_), " training tokens in ", Files(data_.files()), ", ", held, "; ",
-             Grouped(samples_), samples_ == 1 ? " sample" : " samples", " per epoch");
+  const std::string limit = options_.limit.none()
+                                ? ""
+                                : Cat(" (limited to the first ", Grouped(data_.size()), " of ",
+                                      Grouped(data_.all_tokens()), ")");
+  return Cat(Grouped(train_tokens_), " training tokens in ", Files(data_.files()), limit, ", ",
+             held, "; ", Grouped(samples_), samples_ == 1 ? " sample" : " samples", " per epoch");
 }
 
 int64_t WindowSource::WindowStart(uint64_t seed, int64_t place) const {
