@@ -1,8 +1,10 @@
 #include "runtime/cli/flags.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <map>
 
+#include "absl/strings/numbers.h"
 #include "runtime/base/status.h"
 #include "runtime/config/keys.h"
 #include "runtime/supervisor/line_file.h"
@@ -29,6 +31,8 @@ constexpr char kRunExample[] =
 // file alike.
 struct RawRun {
   std::string config_file;
+  bool dry_run = false, json = false;
+  std::string link_gbits, price_per_hour;
   std::map<const Key*, std::vector<std::string>> values;
   std::map<const Key*, bool> flags;
 };
@@ -47,6 +51,8 @@ const char* TypeName(const Key& key) {
       return "TIME";
     case KeyType::kCheckpointEvery:
       return "STEPS|TIME";
+    case KeyType::kPart:
+      return "TOKENS|N%";
     case KeyType::kFlag:
       return "";
   }
@@ -70,6 +76,21 @@ void AddRun(CLI::App* run, RawRun* raw) {
                   "TOML file with any of the keys below (micro_batches = 8)")
       ->type_name("FILE")
       ->group("Run");
+  const char* before = "Before a run";
+  run->add_flag(
+         "--dry-run", raw->dry_run,
+         "start nothing: check all, time a few steps, and print memory, time, disk, speed-up "
+         "and determinism")
+      ->group(before);
+  run->add_flag("--json", raw->json, "with --dry-run: as JSON")->group(before);
+  run->add_option("--link-gbits", raw->link_gbits,
+                  "with --dry-run: rate of the network between two workers, in Gbit/s [10]")
+      ->type_name("NUMBER")
+      ->group(before);
+  run->add_option("--price-per-hour", raw->price_per_hour,
+                  "with --dry-run: what one worker costs an hour, to show what the run costs")
+      ->type_name("NUMBER")
+      ->group(before);
   for (const Key& key : Keys()) {
     CLI::Option* option;
     if (key.type == KeyType::kFlag) {
@@ -86,6 +107,32 @@ void AddRun(CLI::App* run, RawRun* raw) {
 }
 
 absl::Status Usage(std::string_view text) { return absl::InvalidArgumentError(View(text)); }
+
+// Flags of `run` that are no keys: they belong to one command, not to a run.
+constexpr std::string_view kRunOnly[] = {"config", "dry_run", "json", "link_gbits",
+                                         "price_per_hour"};
+
+absl::Status ReadPositive(std::string_view flag, const std::string& text, double* value) {
+  if (text.empty()) return absl::OkStatus();
+  if (!absl::SimpleAtod(text, value) || !(*value > 0 && *value < 1e9))
+    return Usage(Cat(flag, ": '", text, "' is not a number above 0"));
+  return absl::OkStatus();
+}
+
+absl::Status ResolveDryRun(const RawRun& raw, CommandLine* line) {
+  if (!raw.dry_run) {
+    const char* alone = raw.json                      ? "--json"
+                        : !raw.link_gbits.empty()     ? "--link-gbits"
+                        : !raw.price_per_hour.empty() ? "--price-per-hour"
+                                                      : nullptr;
+    if (alone == nullptr) return absl::OkStatus();
+    return Usage(Cat(alone, " belongs to holdfast run --dry-run"));
+  }
+  line->kind = CommandLine::Kind::kDryRun;
+  line->json = raw.json;
+  HF_RETURN_IF_ERROR(ReadPositive("--link-gbits", raw.link_gbits, &line->link_gbits));
+  return ReadPositive("--price-per-hour", raw.price_per_hour, &line->price_per_hour);
+}
 
 absl::Status ResolveRun(const RawRun& raw, Config* config) {
   if (!raw.config_file.empty()) {
@@ -116,10 +163,9 @@ absl::Status CheckExtras(const CLI::App& app, std::string_view command) {
   if (extra.rfind("--", 0) != 0)
     return Usage(Cat("'", extra, "' was not expected; see holdfast ", command, " --help"));
   const std::string name = extra.substr(2, extra.find('=') - 2);
-  const std::string near = command == "run" ? NearestKey(name) : "";
-  const Key* key = near.empty() ? nullptr : FindKey(near);
-  return Usage(Cat("unknown flag --", name,
-                   key == nullptr ? "" : Cat("; did you mean ", FlagOf(*key), "?"),
+  std::string near = command == "run" ? NearestKey(name, kRunOnly) : "";
+  std::replace(near.begin(), near.end(), '_', '-');
+  return Usage(Cat("unknown flag --", name, near.empty() ? "" : Cat("; did you mean --", near, "?"),
                    "; see holdfast ", command, " --help"));
 }
 
@@ -181,6 +227,7 @@ absl::StatusOr<CommandLine> Resolve(Program* program) {
     line.kind = CommandLine::Kind::kRun;
     HF_RETURN_IF_ERROR(CheckExtras(*program->run, "run"));
     HF_RETURN_IF_ERROR(ResolveRun(program->raw, &line.config));
+    HF_RETURN_IF_ERROR(ResolveDryRun(program->raw, &line));
   } else if (program->worker->parsed()) {
     line.kind = CommandLine::Kind::kWorker;
   } else if (program->status->parsed() || program->stop->parsed()) {

@@ -10,12 +10,22 @@
 namespace holdfast {
 
 struct CommandLine {
-  enum class Kind { kRun, kWorker, kStatus, kStop, kCheckpointList, kCheckpointVerify, kPrinted };
+  enum class Kind {
+    kRun,
+    kDryRun,
+    kWorker,
+    kStatus,
+    kStop,
+    kCheckpointList,
+    kCheckpointVerify,
+    kPrinted
+  };
   Kind kind = Kind::kPrinted;
-  Config config;                                // kRun
+  Config config;                                // kRun, kDryRun
+  double link_gbits = 10, price_per_hour = 0;   // kDryRun
   std::string dir;                              // kStatus, kStop, kCheckpoint*
   std::string redis, redis_password_file, run;  // kStatus, kStop: instead of dir
-  bool json = false;                            // kStatus, kCheckpointList
+  bool json = false;                            // kStatus, kCheckpointList, kDryRun
   int slot = -1;                                // kWorker
   std::string printed;                          // kPrinted: help or version
 };

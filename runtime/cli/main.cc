@@ -9,6 +9,7 @@
 #include "runtime/base/log.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/flags.h"
+#include "runtime/dry_run/dry_run.h"
 #include "runtime/session/worker.h"
 #include "runtime/supervisor/process.h"
 #include "runtime/supervisor/supervisor.h"
@@ -37,6 +38,13 @@ ExitCode Execute(const CommandLine& line, const Trainer& trainer) {
       SupervisorOptions options;
       options.connect = rendezvous::Observer::Connect;
       return RunSupervisor(line.config, options);
+    }
+    case CommandLine::Kind::kDryRun: {
+      DryRunOptions options;
+      options.json = line.json;
+      options.estimate.link_gbits = line.link_gbits;
+      options.estimate.price_per_hour = line.price_per_hour;
+      return DryRun(line.config, options, trainer);
     }
     case CommandLine::Kind::kWorker:
       return WorkerCommand(line, trainer);
