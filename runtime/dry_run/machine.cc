@@ -80,7 +80,10 @@ MachineFacts LookAtMachine(const std::string& dir) {
 }
 
 int64_t AnonymousBytes() {
-  return std::max<int64_t>(0, KilobytesOf("/proc/self/status", "RssAnon")) * 1024;
+  // Sums that other workers of the machine may read lie in shared memory.
+  return (std::max<int64_t>(0, KilobytesOf("/proc/self/status", "RssAnon")) +
+          std::max<int64_t>(0, KilobytesOf("/proc/self/status", "RssShmem"))) *
+         1024;
 }
 
 }  // namespace holdfast

@@ -9,7 +9,8 @@ namespace holdfast {
 
 // `dir` need not exist: the file system of its nearest parent that does counts.
 MachineFacts LookAtMachine(const std::string& dir);
-// Anonymous memory of this process in bytes (mapped files are not counted); 0 when unknown.
+// Memory of this process in bytes, anonymous and shared; mapped files are not counted. 0 when
+// unknown.
 int64_t AnonymousBytes();
 // The nearest existing folder of `path`, itself included.
 std::string NearestFolder(const std::string& path);

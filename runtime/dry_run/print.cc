@@ -86,6 +86,10 @@ std::string TimeText(const DryRunReport& r) {
               r.machine.cores == 1 ? " core" : " cores", "; ", Grouped(r.config.steps),
               " steps and ", e.evaluations,
               e.evaluations == 1 ? " evaluation: " : " evaluations: ", HoursText(e.here.hours)));
+  if (e.here.workers > 1) {
+    text += Row("", absl::StrFormat("(cores shared evenly, %g GB/s between the workers: assumed)",
+                                    r.options.local_gbits / 8));
+  }
   return text;
 }
 

@@ -83,6 +83,18 @@ TEST(Measure, StreamsAndFastSums) {
       HasSubstr("--overfit needs one with random access"));
 }
 
+// What the formula says of a wide model is what its process takes, whatever kind of memory it lies
+// in: the rest is small.
+TEST(Measure, TheFormulaIsTheMemoryThatIsTaken) {
+  constexpr int64_t kWidth = 2'000'000;
+  const auto m = MeasureInChild(ToyConfig(), ToyTrainer({.width = kWidth, .samples = 1}), Quick());
+  ASSERT_TRUE(m.ok()) << m.status();
+  // The toy's own: 4 B of workspace and, in copies, 8 B of statistics for each of its width. Sums
+  // in shared memory that were not seen would be missing here.
+  EXPECT_GT(m->other_bytes, 30 * kWidth);
+  EXPECT_LT(m->other_bytes, 80 * kWidth);
+}
+
 // As a toy, but the gradient of `bias` depends on how often a gradient was computed before.
 class Moody final : public Model {
  public:
