@@ -15,7 +15,9 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(std::string_view toml) {
   if (config.model == "gpt") return MakeGpt(config);
   if (config.model == "mlp") return MakeMlp(config);
   return absl::InvalidArgumentError(
-      Cat("model '", config.model, "' is not known; built in are gpt and mlp"));
+      Cat("model '", config.model,
+          "' is not known to this program; built in are gpt and mlp "
+          "(a run of your own trainer is read by that trainer's program)"));
 }
 
 absl::StatusOr<std::unique_ptr<DataSource>> MakeData(std::string_view toml) {

@@ -105,6 +105,7 @@ absl::Status ReadPart(const toml::table& table, const std::string& key, std::str
 absl::StatusOr<BuiltInConfig> FromTable(const toml::table& table) {
   BuiltInConfig config;
   HF_RETURN_IF_ERROR(ReadText(table, "model", &config.model));
+  HF_RETURN_IF_ERROR(ReadText(table, "precision", &config.precision));
   HF_RETURN_IF_ERROR(ReadNames(table, "data", &config.data));
   HF_RETURN_IF_ERROR(ReadNames(table, "eval_data", &config.eval_data));
   HF_RETURN_IF_ERROR(ReadPart(table, "limit_data", &config.limit_data));

@@ -21,6 +21,7 @@ struct BuiltInConfig {
   std::string limit_data;  // "", "1%" or "200000" (config.h)
   int64_t micro_batches = 4, micro_batch_size = 3, eval_batches = 0;
   uint64_t seed = 1;
+  std::string precision = "fp32";
 
   int64_t vocab() const { return vocab_size == 0 ? 256 : vocab_size; }
 };

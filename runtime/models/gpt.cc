@@ -7,6 +7,7 @@
 #include "runtime/base/status.h"
 #include "runtime/models/gpt_internal.h"
 #include "runtime/models/model_spec.h"
+#include "runtime/models/product.h"
 #include "runtime/models/token_batch.h"
 
 namespace holdfast {
@@ -87,6 +88,10 @@ struct Run {
   const float* value(int64_t layer, LayerTensor t) const { return value(index.layer(layer, t)); }
   float* gradient(int tensor) const { return pass.Gradient(tensor).as<float>(); }
   float* at(int64_t offset) const { return At<float>(base, offset); }
+  void product(const kernels::MatMulShape& shape, const float* a, const float* b, float* c) const {
+    void* scratch = sizes.bf16 ? At<void>(base, layout.halves) : nullptr;
+    Products(scratch, layout.operand)(stream, shape, a, b, c);
+  }
   Activations layer(int64_t l) const { return ActivationsOf(layout, base, l); }
   // The residual stream as it enters a block, or as it leaves the last one.
   float* stream_before(int64_t l) const { return l == 0 ? at(layout.input) : layer(l - 1).out; }
@@ -111,18 +116,16 @@ struct Run {
 
 // out[rows, n] = x[rows, k] weight[k, n]
 void Project(const Run& r, int64_t k, int64_t n, const float* x, const float* weight, float* out) {
-  kernels::MatMul(r.stream, {.m = r.rows(), .n = n, .k = k}, x, weight, out);
+  r.product({.m = r.rows(), .n = n, .k = k}, x, weight, out);
 }
 
 // d_x[rows, k] = d_out[rows, n] weight^T, and the weight's gradient [k, n] = x^T d_out, which is
 // then complete.
 void ProjectBackward(const Run& r, int64_t k, int64_t n, const float* x, int tensor,
                      const float* d_out, float* d_x) {
-  kernels::MatMul(r.stream, {.m = k, .n = n, .k = r.rows(), .transpose_a = true}, x, d_out,
-                  r.gradient(tensor));
+  r.product({.m = k, .n = n, .k = r.rows(), .transpose_a = true}, x, d_out, r.gradient(tensor));
   r.pass.Done(tensor);
-  kernels::MatMul(r.stream, {.m = r.rows(), .n = k, .k = n, .transpose_b = true}, d_out,
-                  r.value(tensor), d_x);
+  r.product({.m = r.rows(), .n = k, .k = n, .transpose_b = true}, d_out, r.value(tensor), d_x);
 }
 
 // out = residual + dropout(x + bias); x is scratch afterwards.
@@ -245,19 +248,16 @@ void Head(const Run& r, bool train) {
     const float* x = r.at(r.layout.final_norm) + first * c;
     float* losses = r.at(r.layout.losses) + first;
     const kernels::LogitsShape shape{.rows = rows, .vocab = v};
-    kernels::MatMul(r.stream, {.m = rows, .n = v, .k = c, .transpose_b = true}, x, table, logits);
+    r.product({.m = rows, .n = v, .k = c, .transpose_b = true}, x, table, logits);
     if (!train) {
       kernels::CrossEntropyLoss(r.stream, shape, r.data.targets + first, logits, losses);
       continue;
     }
     kernels::SoftmaxCrossEntropy(r.stream, shape, r.data.targets + first, r.pass.scale(), logits,
                                  losses);
-    kernels::MatMul(
-        r.stream,
-        {.m = v, .n = c, .k = rows, .transpose_a = true, .beta = first == 0 ? 0.0f : 1.0f}, logits,
-        x, d_table);
-    kernels::MatMul(r.stream, {.m = rows, .n = c, .k = v}, logits, table,
-                    r.at(r.layout.d_stream) + first * c);
+    r.product({.m = v, .n = c, .k = rows, .transpose_a = true, .beta = first == 0 ? 0.0f : 1.0f},
+              logits, x, d_table);
+    r.product({.m = rows, .n = c, .k = v}, logits, table, r.at(r.layout.d_stream) + first * c);
   }
   r.pass.Loss(Tensor{.data = r.at(r.layout.losses), .shape = {r.rows()}}, r.data.counted);
 }
@@ -311,6 +311,22 @@ class Gpt final : public Model {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<Tensor> NextToken(Pass& pass, std::span<const int32_t> tokens) override {
+    HF_RETURN_IF_ERROR(CheckTokens(tokens, sizes_.vocab));
+    const int64_t rows = std::min(sizes_.context, static_cast<int64_t>(tokens.size()));
+    const TokenBatch data{
+        .rows = rows, .batch = 1, .context = rows, .tokens = tokens.data() + tokens.size() - rows};
+    // Memory for the longest sequence from the first token on: then it does not grow with each.
+    void* base = pass.Workspace(MakeLayout(sizes_, 1, sizes_.context, false).total).data;
+    const Layout layout = MakeLayout(sizes_, 1, rows, false);
+    const Run r{sizes_, layout, index_, pass, pass.stream(), data, base, false};
+    HF_RETURN_IF_ERROR(Forward(r));
+    float* logits = r.at(layout.logits);
+    r.product({.m = 1, .n = sizes_.vocab, .k = r.width(), .transpose_b = true},
+              r.at(layout.final_norm) + (rows - 1) * r.width(), r.value(index_.tokens()), logits);
+    return Tensor{.data = logits, .shape = {sizes_.vocab}};
+  }
+
  private:
   absl::StatusOr<TokenBatch> Check(const MicroBatch& micro_batch) const {
     return ViewTokenBatch(
@@ -338,13 +354,17 @@ absl::StatusOr<std::unique_ptr<Model>> MakeGpt(const BuiltInConfig& config) {
                                           config.embed / config.heads,
                                           ": a head may be at most 256 wide; give more heads"));
   }
+  if (config.precision == "bf16" && !kernels::Bf16Available())
+    return absl::InvalidArgumentError(
+        "precision bf16: this CPU has no bf16 products; give --precision fp32 or auto");
   return std::make_unique<gpt::Gpt>(gpt::Sizes{.layers = config.layers,
                                                .heads = config.heads,
                                                .width = config.embed,
                                                .context = config.context,
                                                .vocab = config.vocab(),
                                                .batch = config.micro_batch_size,
-                                               .dropout = config.dropout});
+                                               .dropout = config.dropout,
+                                               .bf16 = config.precision == "bf16"});
 }
 
 }  // namespace holdfast

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "runtime/models/product.h"
 #include "runtime/models/workspace_layout.h"
 
 namespace holdfast::gpt {
@@ -13,6 +14,7 @@ namespace holdfast::gpt {
 struct Sizes {
   int64_t layers = 0, heads = 0, width = 0, context = 0, vocab = 0, batch = 0;
   double dropout = 0;
+  bool bf16 = false;  // inputs of products are rounded
 };
 
 // Tensors are declared in the order in which the backward pass completes them, since the order of
@@ -62,6 +64,7 @@ struct Layout {
           logits = 0, scratch = 0;
   int64_t d_stream = 0, d_branch = 0, d_wide = 0;  // gradients; d_wide: [rows, 4 * width]
   int64_t logit_rows = 0;                          // rows of logits at a time
+  int64_t operand = 0, halves = 0;                 // bf16: elements of the largest operand
   int64_t total = 0;
 };
 
@@ -103,6 +106,11 @@ inline Layout MakeLayout(const Sizes& s, int64_t batch, int64_t context, bool ke
     l.d_stream = all.AddFloats(narrow);
     l.d_branch = all.AddFloats(narrow);
     l.d_wide = all.AddFloats(4 * narrow);
+  }
+  if (s.bf16) {
+    l.operand =
+        std::max({4 * narrow, 4 * s.width * s.width, s.vocab * s.width, l.logit_rows * s.vocab});
+    l.halves = all.AddBytes(Products::BytesFor(l.operand));
   }
   l.total = all.total();
   return l;

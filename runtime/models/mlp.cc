@@ -7,6 +7,7 @@
 #include "kernels/ops.h"
 #include "runtime/base/status.h"
 #include "runtime/models/model_spec.h"
+#include "runtime/models/product.h"
 #include "runtime/models/token_batch.h"
 #include "runtime/models/workspace_layout.h"
 
@@ -19,6 +20,7 @@ constexpr int kAccuracy = 0;  // index of the metric
 struct Sizes {
   int64_t layers = 0, width = 0, context = 0, vocab = 0, batch = 0, window = 0;
   double dropout = 0;
+  bool bf16 = false;  // inputs of products are rounded
   int64_t inputs(int64_t layer) const { return layer == 0 ? window * width : width; }
 };
 
@@ -62,7 +64,9 @@ ModelSpec MakeSpec(const Sizes& s) {
 struct Layout {
   int64_t ids = 0, input = 0, hidden = 0, hidden_bytes = 0, logits = 0, losses = 0, hits = 0;
   int64_t d_hidden[2] = {0, 0};
-  int64_t d_input = 0, no_positions = 0, d_positions = 0, total = 0;
+  int64_t d_input = 0, no_positions = 0, d_positions = 0;
+  int64_t operand = 0, halves = 0;  // bf16: elements of the largest operand
+  int64_t total = 0;
 };
 
 Layout MakeLayout(const Sizes& s, int64_t rows) {
@@ -81,6 +85,10 @@ Layout MakeLayout(const Sizes& s, int64_t rows) {
   l.d_input = all.AddFloats(wide);
   l.no_positions = all.AddFloats(s.window * s.width);
   l.d_positions = all.AddFloats(s.window * s.width);
+  if (s.bf16) {
+    l.operand = std::max({wide, rows * s.vocab, s.window * s.width * s.width, s.width * s.vocab});
+    l.halves = all.AddBytes(Products::BytesFor(l.operand));
+  }
   l.total = all.total();
   return l;
 }
@@ -121,6 +129,22 @@ class Mlp final : public Model {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<Tensor> NextToken(Pass& pass, std::span<const int32_t> tokens) override {
+    HF_RETURN_IF_ERROR(CheckTokens(tokens, s_.vocab));
+    const int64_t rows = std::min(s_.window, static_cast<int64_t>(tokens.size()));
+    const std::vector<int32_t> none(static_cast<size_t>(rows), -1);
+    const TokenBatch data{.rows = rows,
+                          .batch = 1,
+                          .context = rows,
+                          .tokens = tokens.data() + tokens.size() - rows,
+                          .targets = none.data()};
+    const Layout layout = MakeLayout(s_, s_.window);
+    const Run run{pass, pass.stream(), data, layout, pass.Workspace(layout.total).data, false};
+    Forward(run);
+    HF_RETURN_IF_ERROR(run.stream.Synchronize(Deadline::After(600'000)));  // it reads `none`
+    return Tensor{.data = run.at(layout.logits) + (rows - 1) * s_.vocab, .shape = {s_.vocab}};
+  }
+
  private:
   struct Run {
     Pass& pass;
@@ -131,6 +155,11 @@ class Mlp final : public Model {
     bool dropout;
 
     float* at(int64_t offset) const { return At<float>(base, offset); }
+    void product(const kernels::MatMulShape& shape, const float* a, const float* b,
+                 float* c) const {
+      void* scratch = layout.operand > 0 ? At<void>(base, layout.halves) : nullptr;
+      Products(scratch, layout.operand)(stream, shape, a, b, c);
+    }
     float* hidden(int64_t layer) const { return at(layout.hidden + layer * layout.hidden_bytes); }
     const float* value(int tensor) const { return pass.Value(tensor).as<const float>(); }
     float* gradient(int tensor) const { return pass.Gradient(tensor).as<float>(); }
@@ -178,8 +207,8 @@ class Mlp final : public Model {
     const float* x = run.at(layout.input);
     for (int64_t l = 0; l < s_.layers; ++l) {
       float* out = run.hidden(l);
-      kernels::MatMul(run.stream, {.m = run.rows(), .n = s_.width, .k = s_.inputs(l)}, x,
-                      run.value(LayerWeight(s_, l)), out);
+      run.product({.m = run.rows(), .n = s_.width, .k = s_.inputs(l)}, x,
+                  run.value(LayerWeight(s_, l)), out);
       kernels::BiasReluForward(run.stream, {.rows = run.rows(), .cols = s_.width},
                                run.value(LayerBias(s_, l)), out, out);
       if (run.dropout)
@@ -187,8 +216,8 @@ class Mlp final : public Model {
       x = out;
     }
     float* logits = run.at(layout.logits);
-    kernels::MatMul(run.stream, {.m = run.rows(), .n = s_.vocab, .k = s_.width}, x,
-                    run.value(HeadWeight()), logits);
+    run.product({.m = run.rows(), .n = s_.vocab, .k = s_.width}, x, run.value(HeadWeight()),
+                logits);
     kernels::AddBias(run.stream, {.rows = run.rows(), .cols = s_.vocab}, run.value(HeadBias()),
                      logits);
     kernels::ArgMaxHits(run.stream, {.rows = run.rows(), .vocab = s_.vocab}, run.data.targets,
@@ -199,11 +228,11 @@ class Mlp final : public Model {
   // The weight's gradient is complete before the gradient of its input is computed.
   void WeightBackward(const Run& run, int tensor, int64_t inputs, int64_t outputs, const float* x,
                       const float* d_out, float* d_x) const {
-    kernels::MatMul(run.stream, {.m = inputs, .n = outputs, .k = run.rows(), .transpose_a = true},
-                    x, d_out, run.gradient(tensor));
+    run.product({.m = inputs, .n = outputs, .k = run.rows(), .transpose_a = true}, x, d_out,
+                run.gradient(tensor));
     run.pass.Done(tensor);
-    kernels::MatMul(run.stream, {.m = run.rows(), .n = inputs, .k = outputs, .transpose_b = true},
-                    d_out, run.value(tensor), d_x);
+    run.product({.m = run.rows(), .n = inputs, .k = outputs, .transpose_b = true}, d_out,
+                run.value(tensor), d_x);
   }
 
   void Backward(const Run& run) const {
@@ -242,13 +271,17 @@ class Mlp final : public Model {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> MakeMlp(const BuiltInConfig& config) {
+  if (config.precision == "bf16" && !kernels::Bf16Available())
+    return absl::InvalidArgumentError(
+        "precision bf16: this CPU has no bf16 products; give --precision fp32 or auto");
   return std::make_unique<Mlp>(Sizes{.layers = config.layers,
                                      .width = config.embed,
                                      .context = config.context,
                                      .vocab = config.vocab(),
                                      .batch = config.micro_batch_size,
                                      .window = std::min(kMaxWindow, config.context),
-                                     .dropout = config.dropout});
+                                     .dropout = config.dropout,
+                                     .bf16 = config.precision == "bf16"});
 }
 
 }  // namespace holdfast

@@ -19,6 +19,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,12 +37,22 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 
 int64_t TypeBytes(Type type);
 
+// The Type of a C++ type: TypeOf<float>() == Type::kF32.
+template <typename T>
+constexpr Type TypeOf() {
+  if constexpr (std::is_same_v<T, float>) return Type::kF32;
+  if constexpr (std::is_same_v<T, int32_t>) return Type::kI32;
+  if constexpr (std::is_same_v<T, int64_t>) return Type::kI64;
+  if constexpr (std::is_same_v<T, uint8_t>) return Type::kU8;
+  if constexpr (std::is_same_v<T, uint16_t>) return Type::kU16;
+}
+
 // A view of memory that somebody else owns: dense, row-major.
 struct Tensor {
   void* data = nullptr;
   Type type = Type::kF32;
   DeviceKind device = DeviceKind::kCpu;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape = {};
 
   int64_t elements() const {
     int64_t n = 1;
@@ -59,8 +71,8 @@ struct Tensor {
 enum class Role : uint8_t { kTrained, kFrozen, kBuffer };
 
 struct TensorSpec {  // order of declaration = order of reduction and of the digest
-  std::string name;
-  std::vector<int64_t> shape;
+  std::string name = {};
+  std::vector<int64_t> shape = {};
   Role role = Role::kTrained;
   std::string group = "default";  // names an OptimizerSpec
   std::string init =
@@ -77,11 +89,11 @@ struct OptimizerSpec {  // learning rate, betas and epsilon come from the config
 };
 
 struct ModelSpec {  // pure function of the config; equal on all workers; part of the fingerprint
-  std::vector<TensorSpec> tensors;
+  std::vector<TensorSpec> tensors = {};
   std::vector<OptimizerSpec> optimizers = {OptimizerSpec{}};
-  std::vector<TensorSpec>
-      statistics;  // fp32, summed order-free over the micro-batches, handed to UpdateBuffers
-  std::vector<std::string> metrics;  // summed order-free, logged as sum / weight
+  std::vector<TensorSpec> statistics =
+      {};  // fp32, summed order-free over the micro-batches, handed to UpdateBuffers
+  std::vector<std::string> metrics = {};  // summed order-free, logged as sum / weight
   int64_t max_weight = 1;  // bound of one micro-batch's weight (tokens); sets the fixed-point range
   double flops_per_micro_batch =
       0;  // floating-point operations of one ForwardBackward, for the log line; 0 = unknown
@@ -99,8 +111,8 @@ class Random {
 struct MicroBatch {
   int64_t step = 0, index = 0;  // for evaluation: step = -1, index = number of the held-out batch
   bool training = true;
-  std::span<const Tensor>
-      fields;  // what DataSource::Read gave; shapes may vary with (step, index) only
+  std::span<const Tensor> fields =
+      {};  // what DataSource::Read gave; shapes may vary with (step, index) only
 };
 
 // The runtime's side of one micro-batch. Stream-ordered; nothing here blocks, except that Done may
@@ -111,19 +123,31 @@ class Pass {
   virtual kernels::Stream& stream() = 0;
   virtual const Tensor& Value(int tensor) const = 0;  // the parameters; never written by the model
   virtual Tensor Gradient(
-      int tensor) = 0;                // scratch, UNINITIALISED: overwrite; valid until Done(tensor)
+      int tensor) = 0;  // scratch, UNINITIALISED: overwrite; valid until Done(tensor)
+  const float* values(int tensor) const { return Value(tensor).as<const float>(); }
+  float* gradient(int tensor) { return Gradient(tensor).as<float>(); }
   virtual void Done(int tensor) = 0;  // gradient complete: added, perhaps sent. Never called = zero
   virtual float scale()
       const = 0;  // power of two; multiply the loss's derivative by it at the head
   // Sum of the per-item losses (not divided by anything) and the number of items counted. Call
   // exactly once. terms: fp32, added in index order; 0 <= weight <= max_weight.
   virtual void Loss(const Tensor& terms, int64_t weight) = 0;
+  void Loss(const float* terms, int64_t count, int64_t weight) {
+    Loss(Tensor{.data = const_cast<float*>(terms), .shape = {count}}, weight);
+  }
   virtual void Metric(int metric, const Tensor& terms) = 0;
+  void Metric(int metric, const float* terms, int64_t count) {
+    Metric(metric, Tensor{.data = const_cast<float*>(terms), .shape = {count}});
+  }
   virtual void Statistic(int statistic, const Tensor& value) = 0;
   // Scratch of at least `bytes`, 64-byte aligned, valid until the end of this micro-batch; reused
   // by the next one. The sequence of calls should be the same each time: then nothing is allocated
   // in a step.
   virtual Tensor Workspace(int64_t bytes) = 0;
+  template <typename T>
+  T* Scratch(int64_t elements) {
+    return Workspace(elements * static_cast<int64_t>(sizeof(T))).template as<T>();
+  }
   virtual Random& random() = 0;
   virtual bool cancelled() const = 0;  // a regroup waits: return absl::CancelledError() soon
 };
@@ -138,7 +162,17 @@ class Model {
   }
   // The gradient of (sum of item losses) * scale() for every trained tensor, and the loss.
   virtual absl::Status ForwardBackward(Pass& pass, const MicroBatch& batch) = 0;
-  virtual absl::Status Evaluate(Pass& pass, const MicroBatch& batch) = 0;  // Loss and Metric only
+  // Loss and Metric only. Called for the held-out batches: a data source without any needs none.
+  virtual absl::Status Evaluate(Pass& /*pass*/, const MicroBatch& /*batch*/) {
+    return absl::UnimplementedError(
+        "this model has no Evaluate(), but its data has held-out batches");
+  }
+  // For `holdfast sample`, if this is a model of token sequences: the scores (logits, fp32 [vocab])
+  // of every token that may follow `tokens`, of which the last ones count where the model's context
+  // is shorter. In the workspace: valid until the next micro-batch. At least one token is given.
+  virtual absl::StatusOr<Tensor> NextToken(Pass& /*pass*/, std::span<const int32_t> /*tokens*/) {
+    return absl::UnimplementedError("this model has no NextToken()");
+  }
   // Once a step, equal on all workers: new values of the kBuffer tensors (in order of declaration)
   // from the summed statistics and the summed weight.
   virtual absl::Status UpdateBuffers(std::span<const Tensor> /*sums*/, int64_t /*weight*/,
@@ -160,8 +194,20 @@ class Optimizer {
 
 // One batch of data that Read or Next produced: tensors and the memory behind them.
 struct Batch {
-  std::vector<Tensor> fields;
-  std::shared_ptr<void> owner;
+  std::vector<Tensor> fields = {};
+  std::shared_ptr<void> owner = {};
+
+  // Appends a field with memory of its own, zeroed, and returns where it lies.
+  template <typename T>
+  T* Add(std::vector<int64_t> shape) {
+    Tensor field{.type = TypeOf<T>(), .shape = std::move(shape)};
+    auto memory = std::make_shared<std::pair<std::shared_ptr<void>, std::vector<T>>>(
+        std::move(owner), std::vector<T>(static_cast<size_t>(field.elements())));
+    field.data = memory->second.data();
+    owner = std::move(memory);
+    fields.push_back(std::move(field));
+    return fields.back().as<T>();
+  }
 };
 
 // Called by several threads, and again after a regroup: thread-safe and repeatable.
@@ -170,13 +216,16 @@ class DataSource {
   virtual ~DataSource() = default;
   virtual std::string Fingerprint()
       const = 0;  // digest of the contents: changed data is refused on resume
-  virtual std::string Summary()
-      const = 0;  // for people: "1,003,854 training tokens in 1 file, ..."
-  // Random access: the samples of micro-batch j of step s, a pure function of its arguments.
-  virtual absl::StatusOr<Batch> Read(uint64_t seed, int64_t step, int64_t micro_batch) = 0;
+  // For people: "1,003,854 training tokens in 1 file, ..."
+  virtual std::string Summary() const { return Fingerprint(); }
+  // Random access: the samples of micro-batch j of step s, a pure function of its arguments. Not
+  // called for a streaming source.
+  virtual absl::StatusOr<Batch> Read(uint64_t /*seed*/, int64_t /*step*/, int64_t /*micro_batch*/) {
+    return absl::UnimplementedError("this data source has neither Read() nor Next()");
+  }
   virtual int64_t samples_per_micro_batch() const = 0;
-  virtual int64_t tokens_per_micro_batch()
-      const = 0;  // for tokens/s; samples where there are no tokens
+  // For tokens/s; samples where there are no tokens.
+  virtual int64_t tokens_per_micro_batch() const { return samples_per_micro_batch(); }
   // Held-out batches, 0 <= index < eval_batches(); their content never depends on the world size or
   // the step.
   virtual int64_t eval_batches() const { return 0; }
@@ -184,7 +233,7 @@ class DataSource {
     return absl::UnimplementedError("no held-out data");
   }
   // Streaming sources: micro-batch j always reads logical stream j (M streams at any world size).
-  // The cursor (<= 256 B, opaque, "" at first) is state: all M are gathered and committed with the
+  // The cursor (<= 255 B, opaque, "" at first) is state: all M are gathered and committed with the
   // step, so a retry or a new owner reads the same samples.
   virtual bool streaming() const { return false; }
   virtual absl::StatusOr<Batch> Next(int64_t /*stream*/, std::string_view /*cursor*/,
@@ -194,12 +243,14 @@ class DataSource {
 };
 
 // Factories, not objects: the supervisor is the same program and must not build a model. `toml`:
-// the resolved config.
+// the resolved config (runtime/models/settings.h reads it). `name`: the value of the key `model`
+// where the user gives none; a program with a model of its own sets it.
 struct Trainer {
-  std::function<absl::StatusOr<std::unique_ptr<Model>>(std::string_view toml)> model;
-  std::function<absl::StatusOr<std::unique_ptr<DataSource>>(std::string_view toml)> data;
-  std::function<std::unique_ptr<Optimizer>(std::string_view rule)>
-      optimizer;  // may be empty: built-in rules only
+  std::string name = "gpt";
+  std::function<absl::StatusOr<std::unique_ptr<Model>>(std::string_view toml)> model = {};
+  std::function<absl::StatusOr<std::unique_ptr<DataSource>>(std::string_view toml)> data = {};
+  std::function<std::unique_ptr<Optimizer>(std::string_view rule)> optimizer =
+      {};  // may be empty: built-in rules only
 };
 
 // The built-in models (gpt, mlp, chosen by the config key `model`) and the built-in data sources.

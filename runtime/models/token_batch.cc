@@ -49,4 +49,14 @@ absl::StatusOr<TokenBatch> ViewTokenBatch(const MicroBatch& micro_batch,
   return out;
 }
 
+absl::Status CheckTokens(std::span<const int32_t> tokens, int64_t vocab) {
+  if (tokens.empty()) return absl::InvalidArgumentError("at least one token is needed");
+  for (const int32_t token : tokens) {
+    if (token >= 0 && token < vocab) continue;
+    return absl::InvalidArgumentError(
+        Cat("token ", token, " is outside the vocabulary of ", vocab));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace holdfast

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "absl/status/statusor.h"
 #include "runtime/models/model.h"
@@ -26,5 +27,8 @@ struct TokenBatchLimits {
 // vocabulary.
 absl::StatusOr<TokenBatch> ViewTokenBatch(const MicroBatch& micro_batch,
                                           const TokenBatchLimits& limits);
+
+// kInvalidArgument: no token, or one that is outside the vocabulary.
+[[nodiscard]] absl::Status CheckTokens(std::span<const int32_t> tokens, int64_t vocab);
 
 }  // namespace holdfast

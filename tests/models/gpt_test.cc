@@ -199,6 +199,56 @@ TEST(Gpt, EvaluationGivesTheTrainingLossBitForBit) {
   EXPECT_TRUE(SameBits(bench.Run(data.At(0, 0))->losses, bench.Evaluate(data.At(-1, 0))->losses));
 }
 
+// One token after the other, as `sample` asks, the model says what it says in training.
+TEST(Gpt, NextTokenAgreesWithTheLoss) {
+  Bench bench(MakeGpt(Small()));
+  bench.Stir(0.2f);
+  const TokenFields data(1, 16, 64, 13);
+  const Floats expected = bench.Evaluate(data.At(-1, 0))->losses;
+  const Floats losses = bench.LossesByNextToken(data);
+  ASSERT_EQ(losses.size(), 16u);
+  for (size_t t = 0; t < losses.size(); ++t) EXPECT_NEAR(losses[t], expected[t], 1e-4) << t;
+  // A sequence that is longer than the context: its end counts.
+  std::vector<int32_t> longer = {1, 2, 3, 4, 5, 6, 7};
+  longer.insert(longer.end(), data.memory.begin(), data.memory.begin() + 16);
+  TestPass a(bench.spec, &bench.values, *bench.stream, data.At(-1, 0));
+  TestPass b(bench.spec, &bench.values, *bench.stream, data.At(-1, 0));
+  const auto of_longer = bench.model->NextToken(a, longer);
+  const auto of_end = bench.model->NextToken(b, std::span(longer).last(16));
+  ASSERT_TRUE(of_longer.ok() && of_end.ok());
+  for (int64_t v = 0; v < 64; ++v)
+    EXPECT_EQ(of_longer->as<float>()[v], of_end->as<float>()[v]) << v;
+  EXPECT_FALSE(bench.model->NextToken(a, {}).ok());
+  longer.back() = 64;
+  EXPECT_FALSE(bench.model->NextToken(a, longer).ok());
+}
+
+// bf16 moves the third digit, not the second; and it is refused where the CPU has none.
+TEST(Gpt, Bf16IsNearOrSaysThatItIsNotThere) {
+  BuiltInConfig config = Small();
+  config.precision = "bf16";
+  if (!kernels::Bf16Available()) {
+    const auto refused = MakeGpt(config);
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("no bf16 products"));
+    return;
+  }
+  Bench bench(MakeGpt(Small())), rounded(MakeGpt(config));
+  const TokenFields data(2, 16, 64, 12);
+  const auto exact = bench.Run(data.At(0, 0)), near = rounded.Run(data.At(0, 0));
+  EXPECT_NEAR(near->loss() / 32, exact->loss() / 32, 0.01);
+  EXPECT_FALSE(SameBits(near->gradients, exact->gradients)) << "it must really round";
+  EXPECT_TRUE(SameBits(near->gradients, rounded.Run(data.At(0, 0))->gradients));
+  for (size_t i = 0; i < exact->gradients.size(); ++i) {
+    if (bench.spec.tensors[i].name.ends_with("c_attn.bias")) continue;  // keys: exactly zero
+    double difference = 0, norm = 0;
+    for (size_t k = 0; k < exact->gradients[i].size(); ++k) {
+      difference += std::pow(near->gradients[i][k] - exact->gradients[i][k], 2);
+      norm += std::pow(exact->gradients[i][k], 2);
+    }
+    EXPECT_LT(std::sqrt(difference), 0.05 * std::sqrt(norm)) << bench.spec.tensors[i].name;
+  }
+}
+
 // The gradient of a batch is the sum of those of its sequences, also where logits are computed in
 // several blocks, and for shorter sequences and batches than configured.
 TEST(Gpt, SequencesAddUp) {

@@ -69,6 +69,16 @@ TEST(Mlp, LearnsAndItsMetricSaysSo) {
   EXPECT_GE(kernels::SumTerms(36, eval->metrics[0].data()), 34);
 }
 
+TEST(Mlp, NextTokenAgreesWithTheLoss) {
+  Bench bench(MakeMlp(Small()));
+  bench.Stir(0.2f);
+  const TokenFields data(1, 12, 40, 5);
+  const Floats expected = bench.Evaluate(data.At(-1, 0))->losses;
+  const Floats losses = bench.LossesByNextToken(data);
+  ASSERT_EQ(losses.size(), 12u);
+  for (size_t t = 0; t < losses.size(); ++t) EXPECT_NEAR(losses[t], expected[t], 1e-4) << t;
+}
+
 TEST(Mlp, SeesOnlyWhatCameBefore) {
   Bench bench(MakeMlp(Small()));
   TokenFields data(1, 12, 40, 4);

@@ -64,6 +64,26 @@ struct Bench {
     return pass;
   }
 
+  // What `sample` would see: the loss of the targets of one sequence, by the scores of NextToken
+  // for every beginning of it.
+  Floats LossesByNextToken(const TokenFields& data) {
+    Floats losses;
+    const MicroBatch batch = data.At(-1, 0);
+    const int64_t context = batch.fields[0].shape[1];
+    const auto* tokens = batch.fields[0].as<const int32_t>();
+    for (int64_t t = 0; t < context; ++t) {
+      TestPass pass(spec, &values, *stream, batch);
+      const auto logits = model->NextToken(pass, std::span(tokens, static_cast<size_t>(t + 1)));
+      EXPECT_TRUE(logits.ok()) << logits.status();
+      if (!logits.ok()) return losses;
+      losses.push_back(0);
+      kernels::CrossEntropyLoss(*stream, {.rows = 1, .vocab = logits->elements()},
+                                batch.fields[1].as<const int32_t>() + t, logits->as<float>(),
+                                &losses.back());
+    }
+    return losses;
+  }
+
   // Larger random values than at initialisation, so that every gradient has a size that differences
   // can see.
   void Stir(float deviation) {
