@@ -58,6 +58,7 @@ Json RecordJson(const Record& record, std::string_view run) {
   json["round_open"] = record.round > record.generation;
   json["source_step"] = record.sealed.step;
   json["note"] = record.sealed.note;
+  json["settings"] = record.sealed.fingerprint_text;  // what a joiner must equal
   json["stop"] = record.stop_id.empty() ? Json() : Json(record.stop_reason);
   int rank = 0;
   for (const Member& m : record.sealed.members)

@@ -144,6 +144,15 @@ std::vector<Manifest> Catalog::Offered() const {
   return offered;
 }
 
+std::vector<std::string> Catalog::Marks(std::string_view key) const {
+  std::vector<std::string> values;
+  for (const Source& source : sources_) {
+    absl::StatusOr<std::string> value = source.store->GetMark(key);
+    if (value.ok()) values.push_back(std::move(*value));
+  }
+  return values;
+}
+
 Ranges Catalog::Held(const CheckpointId& id) const {
   Ranges ranges;
   if (IsBad(id)) return ranges;

@@ -60,6 +60,8 @@ class Catalog {
   // marked bad: kDataLoss.
   absl::Status ReadChunk(const CheckpointId& id, const ChunkGrid& grid, int64_t ordinal,
                          std::span<uint32_t> out) const;
+  // The values of this mark in the stores that have it, in order of slots.
+  std::vector<std::string> Marks(std::string_view key) const;
   // Until the process ends. Nothing on disk changes.
   void MarkBad(const CheckpointId& id, std::string_view why) const;
   bool IsBad(const CheckpointId& id) const;

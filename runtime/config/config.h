@@ -56,11 +56,14 @@ struct Config {
   // directory keeps the number, so that raising `steps` later moves no step's learning rate.
   int64_t decay_steps = 0;
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 1.0;
+  std::string precision = "fp32";  // fp32 | bf16; auto becomes one of them when the run begins
+  std::string init_from;            // safetensors file of a fresh run's first values (free), and
+  std::string init_digest;          // the digest of its bytes: found by `holdfast run`, bits
   std::string reduction = "exact";  // exact | fast; bits
   // Saving, evaluating, logging (free, but for eval_batches: reported only).
   int64_t checkpoint_every_steps = 0;     // of --checkpoint-every: steps, or
   int64_t checkpoint_every_ms = 600'000;  // a duration ("30m"); the one not given is 0
-  int keep = 3;
+  int keep = 3, keep_best = 1;
   int checkpoint_max_failures = 5;
   int64_t eval_every = 250, eval_batches = 0;  // 0 batches: the whole held-out part
   int64_t log_every = 10;

@@ -34,6 +34,8 @@ const Key kTable[] = {
   {"seed", &C::seed, kInteger, kBits, "Run", 0, kHuge, "", "seed of initial weights, data order and dropout"},
   {"fresh", &C::fresh, KeyType::kFlag, kFree, "Run", 0, 0, "", "set an existing run in --dir aside (DIR/old-N) and start anew"},
   {"accept_change", &C::accept_change, KeyType::kFlag, kFree, "Run", 0, 0, "", "go on with changed schedule keys, in a new branch of the run"},
+  {"init_from", &C::init_from, kText, kFree, "Run", 0, 0, "", "safetensors file with the first weights (gpt: under GPT-2's names); its contents are part of the run"},
+  {"init_digest", &C::init_digest, kText, kBits, "Internal", 0, 0, "", "digest of that file, found by itself"},
   // Model.
   {"layers", &C::layers, kInteger, kBits, "Model", 1, 1024, "", "transformer blocks (mlp: hidden layers)"},
   {"heads", &C::heads, kInteger, kBits, "Model", 1, 1024, "", "attention heads; must divide --embed"},
@@ -55,6 +57,7 @@ const Key kTable[] = {
   {"epsilon", &C::epsilon, kNumber, kBits, "Training", 1e-30, 1, "", "AdamW's epsilon"},
   {"clip", &C::clip, kNumber, kBits, "Training", 0, 1e9, "", "bound of the gradient's global norm; 0: off"},
   {"reduction", &C::reduction, kText, kBits, "Training", 0, 0, "exact|fast", "exact: the same bits for any number of workers; fast: plain sums"},
+  {"precision", &C::precision, kText, kBits, "Training", 0, 0, "fp32|bf16|auto", "inputs of the matrix products of gpt and mlp; auto: the faster one, timed once when the run begins"},
   // Workers.
   {"workers", &C::workers, kInteger, kFree, "Workers", 0, 1024, "", "worker processes on this machine; 0: one for each two cores"},
   {"min_workers", &C::min_workers, kInteger, kFree, "Workers", 1, 1024, "", "training waits below this number, all machines together"},
@@ -74,6 +77,7 @@ const Key kTable[] = {
   // Saving, evaluating, logging.
   {"checkpoint_every", {}, KeyType::kCheckpointEvery, kFree, "Saving and logging", 0, 0, "", "steps (500) or a duration (30m)"},
   {"keep", &C::keep, kInteger, kFree, "Saving and logging", 1, 10'000, "", "checkpoints kept; older ones are pruned after a newer one is saved"},
+  {"keep_best", &C::keep_best, kInteger, kFree, "Saving and logging", 0, 1, "", "1: the checkpoint with the smallest held-out loss stays, too; 0: off"},
   {"checkpoint_max_failures", &C::checkpoint_max_failures, kInteger, kFree, "Saving and logging", 1, 1'000'000, "", "failed saves in a row that end the run"},
   {"eval_every", &C::eval_every, kInteger, kFree, "Saving and logging", 0, 1e12, "", "steps between evaluations on held-out data; 0: never"},
   {"eval_batches", &C::eval_batches, kInteger, kFree, "Saving and logging", 0, 1e12, "", "held-out batches per evaluation; 0: all"},

@@ -101,7 +101,10 @@ absl::Status Session::ActOnSave(const Verdict& verdict, const std::vector<Contro
   if (verdict.save == SaveDecision::kSaved) {
     report.phase = "saved";
     saved_step_ = report.id.step;
+    saved_id_ = report.id;
     save_failures_ = 0;
+    const bool best = best_.Saved(report.id);
+    if (best) TellBest();  // before the prune that Saved() begins
     saver_->Saved();
     reporter_.Save(report);
     return absl::OkStatus();
@@ -148,6 +151,44 @@ absl::Status Session::SettleSaves(int64_t step) {
   }
   want_save_ = false;
   return absl::OkStatus();
+}
+
+// When the held state is the best so far there must be a checkpoint of this very step: rounds
+// without a step until a save of it has begun. One of a former step must come to its end first. A
+// save that fails leaves training as it is, without a new best checkpoint. All ranks hold the same
+// candidate here.
+absl::Status Session::SaveCandidate() {
+  const int64_t step = state_->scalars.step;
+  if (best_.candidate().step != step) return absl::OkStatus();
+  if (saved_step_ == step) {
+    // Saved before it was evaluated: by a stop, or in a generation that broke off here.
+    if (best_.Saved(saved_id_)) TellBest();
+    return absl::OkStatus();
+  }
+  TimeScope scope(time_, TimeKind::kCheckpoint);
+  const int failures = save_failures_;
+  const Deadline deadline = Deadline::After(kSettleMs);
+  while (saved_step_ != step && !(saver_->in_flight() && saver_->id().step == step)) {
+    if (save_failures_ > failures || deadline.passed()) {
+      best_.Drop();
+      return absl::OkStatus();
+    }
+    if (!saver_->in_flight()) want_save_ = true;
+    std::vector<ControlRow> rows;
+    HF_ASSIGN_OR_RETURN(const Verdict verdict, OneRound(&rows));
+    HF_RETURN_IF_ERROR(ActOnSave(verdict, rows));
+    if (saver_->WaitWriter(20) && verdict.save == SaveDecision::kNone) usleep(2000);
+  }
+  return absl::OkStatus();
+}
+
+void Session::TellBest() {
+  saver_->KeepBest(best_.best());
+  if (generation_.comm->rank() != 0) return;
+  reporter_.Event(
+      "best", best_.best().id.step,
+      Cat("held-out loss ", best_.best().loss, " is the smallest so far: the checkpoint of step ",
+          best_.best().id.step, " is kept"));
 }
 
 absl::StatusOr<bool> Session::Boundary(const Verdict& verdict, Ending* ending) {

@@ -12,6 +12,7 @@
 #include "runtime/base/status.h"
 #include "runtime/models/data/overfit_source.h"
 #include "runtime/models/model_spec.h"
+#include "runtime/session/init_from.h"
 #include "runtime/session/session.h"
 
 namespace holdfast {
@@ -84,6 +85,11 @@ absl::Status Session::Prepare() {
   HF_ASSIGN_OR_RETURN(const StatePlan plan, MakePlan(spec, [&](const std::string& rule) {
                         return SlotsOfRule(trainer_, rule);
                       }));
+  // Where it is gone, a run that has a checkpoint does without it.
+  if (!config_.init_from.empty() && std::filesystem::exists(config_.init_from)) {
+    exit_ = ExitCode::kData;
+    HF_RETURN_IF_ERROR(Annotate(CheckInitFile(config_.init_from, spec), "--init-from"));
+  }
   exit_ = ExitCode::kFailed;
   HF_ASSIGN_OR_RETURN(state_, State::Allocate(plan));
   ComputePool::Options pool;
@@ -126,6 +132,7 @@ absl::Status Session::PrepareStores() {
   HF_ASSIGN_OR_RETURN(held_, HeldCheckpoints::Open(config_.dir, start_.run, start_.slot,
                                                    start_.local_workers, store_.get()));
   saver_ = std::make_unique<Saver>(store_.get(), config_.keep);
+  if (config_.keep_best > 0) best_.Merge(saver_->best(), {});
   marks_ = std::make_unique<StoreMarks>(store_.get());
   last_save_ms_ = BootMs();
   HF_RETURN_IF_ERROR(CheckFingerprint());

@@ -4,12 +4,15 @@
 #include <cassert>
 #include <cstring>
 #include <set>
+#include <tuple>
+#include <type_traits>
 
 #include "absl/strings/str_split.h"
 #include "runtime/base/digest.h"
 #include "runtime/base/failpoint.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
+#include "runtime/session/init_from.h"
 #include "runtime/session/session.h"
 #include "runtime/session/shares.h"
 #include "runtime/session/transfer.h"
@@ -25,7 +28,11 @@ struct ExchangeHead {
   int64_t step = 0, evaluated_step = -1, saved_step = -1;
   uint64_t digest = 0;
   uint32_t want_save = 0, intents = 0;
+  storage::CheckpointId saved;
+  BestCheckpoint best;
+  BestTracker::Candidate candidate;
 };
+static_assert(std::is_trivially_copyable_v<ExchangeHead>);
 
 std::vector<bool> BitsFrom(const std::byte* bytes, int64_t count) {
   std::vector<bool> bits(count);
@@ -124,6 +131,7 @@ absl::StatusOr<Session::Ending> Session::EnterGeneration(std::string_view why) {
     const absl::Status built = BuildGeneration(*roster);
     if (built.ok()) break;
     if (generation_.comm != nullptr) generation_.comm->Abort(built);
+    if (fatal_) return built;
     LogWarning("generation ", roster->generation,
                " could not be entered: ", std::string(built.message()));
     if (absl::IsDataLoss(built))
@@ -205,8 +213,18 @@ absl::Status Session::BuildGeneration(const rendezvous::Roster& roster) {
     unagreed_.present = false;
   }
   HF_RETURN_IF_ERROR(TakeState(*generation_.comm, roster, transfer, *held_, *state_));
+  if (roster.source == rendezvous::Source::kFresh && !config_.init_from.empty()) {
+    const absl::Status status =
+        InitializeFrom(config_.init_from, config_.init_digest, state_.get());
+    if (!status.ok()) {
+      exit_ = ExitCode::kData;
+      fatal_ = true;
+      return absl::InvalidArgumentError(Cat("--init-from: ", StdView(status.message())));
+    }
+  }
   if (roster.source == rendezvous::Source::kCheckpoint) {
     saved_step_ = roster.step;
+    saved_id_ = {roster.checkpoint.branch, roster.step, roster.checkpoint.generation};
     reporter_.Event("restore", roster.step,
                     Cat("resumed from the checkpoint of step ", roster.step,
                         roster.note.empty() ? "" : ". ", roster.note));
@@ -259,6 +277,10 @@ absl::Status Session::Exchange() {
   head.digest = state_->Digest();
   head.want_save = want_save_;
   head.intents = adopted_intents_;
+  best_.BeginAt(head.step, lineage_);
+  head.saved = saved_id_;
+  head.best = best_.best();
+  head.candidate = best_.candidate();
   std::byte* mine = all.data() + comm.rank() * size;
   std::memcpy(mine, &head, sizeof head);
   const std::vector<bool>& held = engine_->accumulator().held();
@@ -281,10 +303,15 @@ absl::Status Session::Exchange() {
     // A save or evaluation that one member saw completed is completed.
     evaluated_step_ = std::max(evaluated_step_, other.evaluated_step);
     saved_step_ = std::max(saved_step_, other.saved_step);
+    if (std::tie(other.saved.step, other.saved) > std::tie(saved_id_.step, saved_id_))
+      saved_id_ = other.saved;
+    best_.Merge(other.best, other.candidate);
     want_save_ |= other.want_save != 0;
     adopted_intents_ |= other.intents;
     bitmaps.push_back(BitsFrom(all.data() + r * size + sizeof other, config_.micro_batches));
   }
+  best_.BeginAt(head.step, lineage_);
+  saver_->KeepBest(best_.best());
   // All hold the roster's state now, so that whoever is left of them may vouch for it.
   vouched_ = true;
   agreed_step_ = head.step;

@@ -12,6 +12,9 @@
 namespace holdfast {
 
 Saver::Saver(storage::SlotStore* store, int keep) : store_(store), keep_(std::max(1, keep)) {
+  if (const auto mark = store_->GetMark(kBestMark); mark.ok()) {
+    if (const auto best = BestCheckpoint::Decode(*mark); best.ok()) best_ = marked_ = *best;
+  }
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -83,6 +86,21 @@ void Saver::Saved() {
   saved_ = target_->manifest.id;
   target_.reset();
   Post(Phase::kPruning);
+}
+
+BestCheckpoint Saver::best() const {
+  std::lock_guard lock(mutex_);
+  return marked_;
+}
+
+void Saver::KeepBest(const BestCheckpoint& best) {
+  {
+    std::lock_guard lock(mutex_);
+    if (best_ == best) return;
+    best_ = best;
+  }
+  // Else the prune after the save under way writes it down, or the next one.
+  if (idle()) Post(Phase::kPruning);
 }
 
 void Saver::Abandon() {
@@ -192,6 +210,21 @@ Saver::Outcome Saver::RunManifest() {
   return outcome;
 }
 
+// Before anything is pruned: else the record could name a checkpoint that is gone.
+absl::Status Saver::MarkBest(storage::CheckpointId* spared) {
+  BestCheckpoint best;
+  {
+    std::lock_guard lock(mutex_);
+    best = best_;
+    if (best.known) *spared = best.id;
+    if (best == marked_) return absl::OkStatus();
+  }
+  HF_RETURN_IF_ERROR(store_->PutMark(kBestMark, best.known ? best.Encode() : ""));
+  std::lock_guard lock(mutex_);
+  marked_ = best;
+  return absl::OkStatus();
+}
+
 // By explicit list of ids below the newest saved one: those beyond the `keep` newest, those of a
 // history that was left behind (nothing restores them any more), and the remains of saves that were
 // given up (shards without a manifest were never part of anything that
@@ -203,15 +236,17 @@ Saver::Outcome Saver::RunPrune() {
     std::lock_guard lock(mutex_);
     lineage = lineage_;
   }
+  storage::CheckpointId spared{0, -1, 0};
+  absl::Status status = MarkBest(&spared);
   const auto manifests = store_->Manifests();
   const auto ids = store_->Ids();
-  absl::Status status = manifests.ok() ? ids.status() : manifests.status();
+  if (status.ok()) status = manifests.ok() ? ids.status() : manifests.status();
   if (status.ok()) {
     int kept = 0;
     for (auto m = manifests->rbegin(); m != manifests->rend(); ++m) {
       if (m->id > saved_) continue;
       const bool ours = m->id.step <= rendezvous::LastStepOn(lineage, m->id.branch);
-      if (!ours || kept++ >= keep_) doomed.push_back(m->id);
+      if ((!ours || kept++ >= keep_) && m->id != spared) doomed.push_back(m->id);
     }
     for (const storage::CheckpointId& id : *ids) {
       const bool has_manifest = std::any_of(manifests->begin(), manifests->end(),

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "kernels/device.h"
 #include "rendezvous/lineage.h"
+#include "runtime/session/best_checkpoint.h"
 #include "runtime/session/control_table.h"
 #include "runtime/session/state.h"
 #include "storage/checkpoint_store.h"
@@ -45,6 +46,11 @@ class Saver {
   void WriteManifest(std::vector<storage::ShardInfo> shards);
   // Verdict "saved": this checkpoint counts; older ones beyond `keep` are pruned in the background.
   void Saved();
+  // On record in this store.
+  BestCheckpoint best() const;
+  // The best checkpoint: written down durably (mark "best"), and spared by every prune after that.
+  // Not known: there is none any more.
+  void KeepBest(const BestCheckpoint& best);
   // The save is over without success (failure of a rank, or the generation ended). Does not wait: a
   // write under way goes on, and idle() is false until it has come to its end.
   void Abandon();
@@ -82,6 +88,7 @@ class Saver {
   Outcome RunShard();
   Outcome RunManifest();
   Outcome RunPrune();
+  absl::Status MarkBest(storage::CheckpointId* spared);
   void Post(Phase phase);
   void Reap();
 
@@ -102,6 +109,7 @@ class Saver {
   absl::Status status_;
   storage::ShardInfo shard_;
   double write_ms_ = 0;
+  BestCheckpoint best_, marked_;  // as it is to be, and as it is on record
   std::thread thread_;
 };
 

@@ -96,6 +96,7 @@ Session::Ending Session::Train() {
     const int64_t step = state_->scalars.step;
     Failpoint("step.begin", step + 1);
     if (const absl::Status status = Evaluate(); !status.ok()) return Failed(status);
+    if (const absl::Status status = SaveCandidate(); !status.ok()) return Failed(status);
     if (step >= config_.steps) return FinishRun();
     step_started_us_ = BootUs();
     std::vector<ControlRow> rows;
@@ -352,6 +353,8 @@ absl::Status Session::Evaluate() {
   if (words[2] != 0) eval_loss_ = std::nan("");
   eval_known_ = true;
   reporter_.Eval(step, eval_loss_, words[1]);
+  if (config_.keep_best > 0 && best_.Better(eval_loss_, words[1]))
+    best_.Propose(step, eval_loss_, words[1]);
   return absl::OkStatus();
 }
 

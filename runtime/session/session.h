@@ -16,6 +16,7 @@
 #include "rendezvous/membership.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/collectives/communicator.h"
+#include "runtime/session/best_checkpoint.h"
 #include "runtime/session/compute_pool.h"
 #include "runtime/session/control_table.h"
 #include "runtime/session/held_checkpoints.h"
@@ -115,6 +116,8 @@ class Session {
                                 Ending* ending);  // true: the generation is over
   Ending Farewell(EndReason cause, bool others_remain);
   absl::Status SettleSaves(int64_t step);
+  absl::Status SaveCandidate();
+  void TellBest();
   Ending FinishRun();
   absl::Status EndOrderly();
   uint32_t Intents();
@@ -146,12 +149,15 @@ class Session {
   Generation generation_;
   Unagreed unagreed_;
   ExitCode exit_ = ExitCode::kFailed;  // of an Ending of kind kError
+  bool fatal_ = false;                 // no other round would help
   bool vouched_ = false;               // the held state's digest was agreed in a table
   int64_t agreed_step_ = -1;           // newest (step, digest) seen agreed
   uint64_t agreed_digest_ = 0;
   uint32_t branch_ = 0;
+  BestTracker best_;
   int64_t evaluated_step_ = -1;  // newest step whose evaluation this worker knows to be done
   int64_t saved_step_ = -1;      // newest step that was called saved
+  storage::CheckpointId saved_id_{0, -1, 0};  // of saved_step_
   bool want_save_ = false;
   int save_failures_ = 0;
   int64_t last_save_ms_ = 0;

@@ -20,6 +20,7 @@
 #include "runtime/base/digest.h"
 #include "runtime/supervisor/exit_status.h"
 #include "runtime/supervisor/line_file.h"
+#include "runtime/supervisor/settle_bits.h"
 
 namespace holdfast {
 namespace {
@@ -183,6 +184,8 @@ absl::StatusOr<RunDir::Plan> RunDir::Compare(const Config& old, const Config& gi
   Config wanted = given;
   const int64_t old_decay = old.decay_steps > 0 ? old.decay_steps : old.steps;
   if (wanted.decay_steps == 0) wanted.decay_steps = old_decay;
+  std::vector<std::string> notes;  // an existing run is settled: nothing is found out anew
+  HF_RETURN_IF_ERROR(SettleBits(&old, &wanted, &notes));
   const std::string fresh_hint =
       "; use another --dir, or --fresh to set the old run aside and start anew";
   if (!wanted.run.empty() && !old.run.empty() && wanted.run != old.run) {
@@ -247,6 +250,7 @@ absl::StatusOr<RunDir::Plan> RunDir::Prepare(const Config& wanted) {
                      " holds checkpoints (slots/) but no config.toml to compare with",
                      "; bring it back, use another --dir, or --fresh");
   }
+  if (!plan.exists) HF_RETURN_IF_ERROR(SettleBits(nullptr, &plan.config, &plan.notes));
   if (plan.config.run.empty()) plan.config.run = DefaultRunName(path_, wanted.redis.empty());
   plan.config.dir = path_;
   plan.config.fresh = false;
@@ -269,6 +273,7 @@ absl::StatusOr<RunDir::Plan> RunDir::Look(const Config& wanted) {
     Plan plan;
     plan.config = config;
     plan.config.dir = path;
+    HF_RETURN_IF_ERROR(SettleBits(nullptr, &plan.config, &plan.notes));
     return plan;
   }
   return dir.Prepare(config);

@@ -9,6 +9,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/config/config.h"
@@ -38,6 +39,7 @@ class RunDir {
     std::string digest;        // of a finished run
     int64_t former_steps = 0;  // of an existing run, before this command
     std::string change;        // schedule keys that --accept-change lets change: "key was A, is B"
+    std::vector<std::string> notes;  // what was found out by itself, once, for people
   };
   // What Prepare would say, without taking the lock, creating or moving anything. Whoever else uses
   // the directory is not an error here. kNotFound never: a directory that is not there is a new

@@ -9,6 +9,7 @@
 #include "runtime/supervisor/exit_status.h"
 #include "runtime/supervisor/launcher_hint.h"
 #include "runtime/supervisor/run_dir.h"
+#include "runtime/supervisor/settle_bits.h"
 #include "runtime/supervisor/supervisor_loop.h"
 
 namespace holdfast {
@@ -91,10 +92,23 @@ struct Prepared {
   RunDir::Plan plan;
 };
 
-absl::StatusOr<Prepared> Prepare(const Config& wanted) {
+// Whoever joins takes the run's precision and times nothing. Redis out of reach is said later.
+void AskForPrecision(const RedisAddress& redis, const ConnectObserver& connect, Config* wanted) {
+  if (wanted->precision != "auto" || wanted->run.empty()) return;
+  const auto observer =
+      connect(ObserverOptions(*wanted, redis, "", false), Deadline::After(kConnectMs));
+  if (!observer.ok()) return;
+  const auto status = (*observer)->StatusJson();
+  const std::string precision = status.ok() ? PrecisionInRecord(*status) : "";
+  if (!precision.empty()) wanted->precision = precision;
+}
+
+absl::StatusOr<Prepared> Prepare(const Config& given, const ConnectObserver& connect) {
+  Config wanted = given;
   if (!wanted.redis.empty()) {
     const auto address = RedisFromConfig(wanted);  // a bad URL is a usage error: nothing is touched
     if (!address.ok()) return address.status();
+    AskForPrecision(*address, connect, &wanted);
   }
   HF_ASSIGN_OR_RETURN(RunDir dir, RunDir::Open(wanted.dir));
   HF_ASSIGN_OR_RETURN(RunDir::Plan plan, dir.Prepare(wanted));
@@ -125,6 +139,8 @@ absl::StatusOr<Ending> RunPrepared(Prepared& prepared, const SupervisorOptions& 
                  {"machine", machine},
                  {"workers", config.workers},
                  {"step", prepared.plan.step}});
+  for (const std::string& note : prepared.plan.notes)
+    report->Event("notice", LogLevel::kInfo, note);
   Ending ending;
   {
     SupervisorLoop loop({&config, machine, options.program, redis, embedded.get(), &store,
@@ -151,7 +167,7 @@ ExitCode RunSupervisor(const Config& wanted, const SupervisorOptions& options) {
   Console console(options.out_fd, options.err_fd);
   const std::string hint = LauncherHint();
   if (!hint.empty()) console.Raw(Cat("holdfast run: ", hint));
-  auto prepared = Prepare(wanted);
+  auto prepared = Prepare(wanted, options.connect);
   if (!prepared.ok()) {
     console.Raw(Cat("holdfast run: ", StdView(prepared.status().message())));
     return ExitCodeOf(prepared.status());

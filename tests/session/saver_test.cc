@@ -29,7 +29,7 @@ class Gate final : public storage::SlotStore {
     closed_ = false;
     changed_.notify_all();
   }
-  bool fail = false;  // set while the writer rests
+  bool fail = false, fail_marks = false;  // set while the writer rests
 
   absl::StatusOr<storage::ShardInfo> WriteShard(
       const CheckpointId& id, int owner, const storage::ChunkGrid& grid, int64_t first,
@@ -63,6 +63,7 @@ class Gate final : public storage::SlotStore {
   }
   absl::Status Prune(std::span<const CheckpointId> ids) override { return inner_->Prune(ids); }
   absl::Status PutMark(std::string_view key, std::string_view value) override {
+    if (fail_marks) return absl::ResourceExhaustedError("the disk is full");
     return inner_->PutMark(key, value);
   }
   absl::StatusOr<std::string> GetMark(std::string_view key) const override {
@@ -145,6 +146,40 @@ TEST_F(SaverTest, KeepsTheNewest) {
   for (const int64_t step : {10, 20, 30, 40}) Save(step);
   EXPECT_THAT(Steps(), ElementsAre(30, 40));
   EXPECT_THAT(AnySteps(), ElementsAre(30, 40));
+}
+
+TEST_F(SaverTest, TheBestStaysBesideTheNewest) {
+  Save(10);
+  saver_.KeepBest({true, {0, 10, 1}, 2.5, 100});
+  ASSERT_TRUE(saver_.WaitWriter(60'000));
+  for (const int64_t step : {20, 30, 40}) Save(step);
+  EXPECT_THAT(Steps(), ElementsAre(10, 30, 40));
+  // A later process knows it from the store, before anybody tells it.
+  Saver later(&gate_, 2);
+  EXPECT_EQ(later.best().id.step, 10);
+  EXPECT_EQ(later.best().loss, 2.5);
+  const auto state = StateOf(50);
+  SaveAll(*state, {&later});
+  EXPECT_THAT(Steps(), ElementsAre(10, 40, 50));
+  // One that is among the newest takes no extra room, and sets the former one free.
+  later.KeepBest({true, {0, 50, 1}, 2.25, 100});
+  ASSERT_TRUE(later.WaitWriter(60'000));
+  const auto newest = StateOf(60);
+  SaveAll(*newest, {&later});
+  EXPECT_THAT(Steps(), ElementsAre(50, 60));
+}
+
+// The record is durable before anything that it does not name is dropped.
+TEST_F(SaverTest, NothingIsPrunedWhenTheBestCannotBeWrittenDown) {
+  Save(10);
+  gate_.fail_marks = true;
+  saver_.KeepBest({true, {0, 10, 1}, 2.5, 100});
+  ASSERT_TRUE(saver_.WaitWriter(60'000));
+  for (const int64_t step : {20, 30, 40}) Save(step);
+  EXPECT_THAT(Steps(), ElementsAre(10, 20, 30, 40));
+  gate_.fail_marks = false;
+  Save(50);
+  EXPECT_THAT(Steps(), ElementsAre(10, 40, 50));
 }
 
 TEST_F(SaverTest, NothingOfAnOlderCheckpointGoesBeforeANewerOneIsSaved) {
