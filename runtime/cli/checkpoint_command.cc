@@ -6,6 +6,7 @@
 #include "runtime/base/digest.h"
 #include "runtime/base/log.h"
 #include "runtime/cli/commands.h"
+#include "runtime/session/checkpoint_reader.h"
 #include "runtime/supervisor/report.h"
 #include "storage/catalog.h"
 
@@ -33,7 +34,8 @@ absl::Status OpenCatalog(const std::string& dir, storage::Catalog* catalog) {
   return catalog->AddSlots(dir);
 }
 
-Json RowJson(const storage::CheckpointRow& row, const std::string& digest) {
+Json RowJson(const storage::CheckpointRow& row, const std::string& digest,
+             const BestCheckpoint& best) {
   return {{"branch", row.id.branch},
           {"step", row.id.step},
           {"generation", row.id.generation},
@@ -47,6 +49,7 @@ Json RowJson(const storage::CheckpointRow& row, const std::string& digest) {
           {"complete", row.complete},
           {"damaged", row.damaged},
           {"regions_digest", digest},
+          {"best", best.known && best.id == row.id},
           {"note", row.note}};
 }
 
@@ -69,16 +72,21 @@ ExitCode CheckpointListCommand(const CommandLine& line) {
   if (!status.ok()) return Fail("list", StdView(status.message()), ExitCode::kUsage);
   const std::vector<storage::CheckpointRow> rows = catalog.List();
   const std::vector<storage::Manifest> manifests = catalog.Offered();
+  const BestCheckpoint best = BestIn(catalog);
   if (line.json) {
     Json json = {{"checkpoints", Json::array()}, {"problems", catalog.problems()}};
+    if (best.known) json["best"] = {{"step", best.id.step}, {"eval_loss", best.loss}};
     for (const auto& row : rows)
-      json["checkpoints"].push_back(RowJson(row, DigestOf(manifests, row.id)));
+      json["checkpoints"].push_back(RowJson(row, DigestOf(manifests, row.id), best));
     std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   } else {
     for (const auto& row : rows) {
       const std::string digest = DigestOf(manifests, row.id);
-      std::printf("%s%s\n", storage::ToString(row).c_str(),
-                  digest.empty() ? "" : Cat(", digest of its regions ", digest).c_str());
+      std::printf("%s%s%s\n", storage::ToString(row).c_str(),
+                  digest.empty() ? "" : Cat(", digest of its regions ", digest).c_str(),
+                  best.known && best.id == row.id
+                      ? Cat(", best so far: held-out loss ", best.loss).c_str()
+                      : "");
     }
     for (const std::string& problem : catalog.problems())
       std::printf("problem: %s\n", problem.c_str());

@@ -4,6 +4,7 @@
 
 #include "runtime/base/exit_code.h"
 #include "runtime/cli/flags.h"
+#include "runtime/models/model.h"
 
 namespace holdfast {
 
@@ -11,5 +12,7 @@ ExitCode StatusCommand(const CommandLine& line);
 ExitCode StopCommand(const CommandLine& line);
 ExitCode CheckpointListCommand(const CommandLine& line);
 ExitCode CheckpointVerifyCommand(const CommandLine& line);
+ExitCode CheckpointExportCommand(const CommandLine& line, const Trainer& trainer);
+ExitCode SampleCommand(const CommandLine& line, const Trainer& trainer);
 
 }  // namespace holdfast

@@ -35,6 +35,7 @@ struct RawRun {
   std::string link_gbits, price_per_hour;
   std::map<const Key*, std::vector<std::string>> values;
   std::map<const Key*, bool> flags;
+  std::vector<std::string> own_keys;  // of --set: KEY=VALUE
 };
 
 const char* TypeName(const Key& key) {
@@ -102,15 +103,19 @@ void AddRun(CLI::App* run, RawRun* raw) {
       if (key.type != KeyType::kList)
         option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::Throw);
     }
-    option->group(std::string(key.group));
+    option->group(key.group == "Internal" ? "" : std::string(key.group));
   }
+  run->add_option("--set", raw->own_keys,
+                  "keys of your own model, as in the file's [model] table (bits)")
+      ->type_name("KEY=VALUE ...")
+      ->group("Model");
 }
 
 absl::Status Usage(std::string_view text) { return absl::InvalidArgumentError(View(text)); }
 
 // Flags of `run` that are no keys: they belong to one command, not to a run.
-constexpr std::string_view kRunOnly[] = {"config", "dry_run", "json", "link_gbits",
-                                         "price_per_hour"};
+constexpr std::string_view kRunOnly[] = {"config",     "dry_run",        "json",
+                                         "link_gbits", "price_per_hour", "set"};
 
 absl::Status ReadPositive(std::string_view flag, const std::string& text, double* value) {
   if (text.empty()) return absl::OkStatus();
@@ -134,6 +139,16 @@ absl::Status ResolveDryRun(const RawRun& raw, CommandLine* line) {
   return ReadPositive("--price-per-hour", raw.price_per_hour, &line->price_per_hour);
 }
 
+absl::Status SetOwnKeys(const std::vector<std::string>& pairs, Config* config) {
+  for (const std::string& pair : pairs) {
+    const size_t equals = pair.find('=');
+    if (equals == 0 || equals == std::string::npos)
+      return Usage(Cat("--set ", pair, ": KEY=VALUE is expected"));
+    config->model_keys[pair.substr(0, equals)] = pair.substr(equals + 1);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ResolveRun(const RawRun& raw, Config* config) {
   if (!raw.config_file.empty()) {
     const auto text = ReadSmallFile(raw.config_file, 1 << 20);
@@ -150,6 +165,7 @@ absl::Status ResolveRun(const RawRun& raw, Config* config) {
   for (const auto& [key, on] : raw.flags) {
     if (on) HF_RETURN_IF_ERROR(SetFromText(*key, "true", config));
   }
+  HF_RETURN_IF_ERROR(SetOwnKeys(raw.own_keys, config));
   HF_RETURN_IF_ERROR(Validate(*config));
   if (!config->redis.empty()) return ParseRedisUrl(config->redis).status();
   return absl::OkStatus();
@@ -191,8 +207,10 @@ struct Program {
   CommandLine line;
   RawRun raw;
   CLI::App app{kAbout, "holdfast"};
-  CLI::App *run, *worker, *status, *stop, *checkpoint, *list, *verify;
+  CLI::App *run, *worker, *status, *stop, *checkpoint, *list, *verify, *write, *sample;
 
+  void AddExport();
+  void AddSample();
   Program() {
     app.set_version_flag("--version", Cat("holdfast ", kVersion));
     app.footer("holdfast COMMAND --help explains a command. Exit codes are listed in the README.");
@@ -216,9 +234,53 @@ struct Program {
     for (CLI::App* tool : {list, verify})
       tool->add_option("--dir", line.dir, "directory of the run")->required()->type_name("DIR");
     list->add_flag("--json", line.json, "as JSON");
-    for (CLI::App* part : {&app, run, status, stop, list, verify}) part->allow_extras();
+    AddExport();
+    AddSample();
+    for (CLI::App* part : {&app, run, status, stop, list, verify, write, sample})
+      part->allow_extras();
   }
 };
+
+void AddChoice(CLI::App* tool, CommandLine* line) {
+  tool->add_option("--dir", line->dir, "directory of the run")->required()->type_name("DIR");
+  tool->add_option("--step", line->step, "the checkpoint of this step [the newest good one]")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N");
+  tool->add_flag("--best", line->best, "the checkpoint with the smallest held-out loss");
+}
+
+void Program::AddExport() {
+  write = checkpoint->add_subcommand("export", "Write the weights of a checkpoint to one file");
+  AddChoice(write, &line);
+  write->add_option("--format", line.format, "safetensors")
+      ->required()
+      ->check(CLI::IsMember({"safetensors"}))
+      ->type_name("FORMAT");
+  write->add_option("--out", line.out, "file to write; replaced as a whole")
+      ->required()
+      ->type_name("FILE");
+}
+
+void Program::AddSample() {
+  sample = app.add_subcommand("sample", "Print what the model says, from a checkpoint of the run");
+  AddChoice(sample, &line);
+  sample->add_option("--prompt", line.prompt, "text to go on from; token numbers for .bin data")
+      ->type_name("TEXT");
+  sample->add_option("--tokens", line.tokens, "tokens to draw [200]")
+      ->check(CLI::Range(int64_t{1}, int64_t{100'000'000}))
+      ->type_name("N");
+  sample->add_option("--temperature", line.temperature, "0: always the likeliest token [1]")
+      ->check(CLI::Range(0.0, 100.0))
+      ->type_name("T");
+  sample->add_option("--top-k", line.top_k, "only among the k likeliest tokens [0: all]")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("K");
+  sample->add_option("--seed", line.seed, "the same seed, the same text [1]")->type_name("N");
+  sample
+      ->add_option("--vocab", line.vocab,
+                   "text of each token, one a line (\\n, \\r, \\t, \\\\ and \\xHH are escapes)")
+      ->type_name("FILE");
+}
 
 absl::StatusOr<CommandLine> Resolve(Program* program) {
   CommandLine& line = program->line;
@@ -242,6 +304,14 @@ absl::StatusOr<CommandLine> Resolve(Program* program) {
   } else if (program->verify->parsed()) {
     line.kind = CommandLine::Kind::kCheckpointVerify;
     HF_RETURN_IF_ERROR(CheckExtras(*program->verify, "checkpoint verify"));
+  } else if (program->write->parsed()) {
+    line.kind = CommandLine::Kind::kCheckpointExport;
+    HF_RETURN_IF_ERROR(CheckExtras(*program->write, "checkpoint export"));
+    if (line.best && line.step >= 0) return Usage("--step and --best exclude each other");
+  } else if (program->sample->parsed()) {
+    line.kind = CommandLine::Kind::kSample;
+    HF_RETURN_IF_ERROR(CheckExtras(*program->sample, "sample"));
+    if (line.best && line.step >= 0) return Usage("--step and --best exclude each other");
   } else {
     return Usage(Cat("no command given\n\n", program->app.help()));
   }
@@ -250,8 +320,10 @@ absl::StatusOr<CommandLine> Resolve(Program* program) {
 
 }  // namespace
 
-absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments) {
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
+                                             const std::string& default_model) {
   Program program;
+  program.line.config.model = default_model;
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
     program.app.parse(reversed);

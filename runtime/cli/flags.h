@@ -18,6 +18,8 @@ struct CommandLine {
     kStop,
     kCheckpointList,
     kCheckpointVerify,
+    kCheckpointExport,
+    kSample,
     kPrinted
   };
   Kind kind = Kind::kPrinted;
@@ -27,12 +29,20 @@ struct CommandLine {
   std::string redis, redis_password_file, run;  // kStatus, kStop: instead of dir
   bool json = false;                            // kStatus, kCheckpointList, kDryRun
   int slot = -1;                                // kWorker
+  int64_t step = -1;                            // kCheckpointExport, kSample; -1: the newest
+  bool best = false;                            // kCheckpointExport, kSample
+  std::string format, out;                      // kCheckpointExport
+  std::string prompt, vocab;                    // kSample
+  int64_t tokens = 200, top_k = 0;              // kSample
+  double temperature = 1;                       // kSample
+  uint64_t seed = 1;                            // kSample
   std::string printed;                          // kPrinted: help or version
 };
 
 // Flags over the file of --config over the defaults. An error is a usage error (exit code 2), ready
-// to be shown.
-absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments);
+// to be shown. default_model: the value of the key `model` where neither flags nor file name one.
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
+                                             const std::string& default_model = "gpt");
 
 inline constexpr char kVersion[] = "0.1.0";
 

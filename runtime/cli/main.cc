@@ -56,6 +56,10 @@ ExitCode Execute(const CommandLine& line, const Trainer& trainer) {
       return CheckpointListCommand(line);
     case CommandLine::Kind::kCheckpointVerify:
       return CheckpointVerifyCommand(line);
+    case CommandLine::Kind::kCheckpointExport:
+      return CheckpointExportCommand(line, trainer);
+    case CommandLine::Kind::kSample:
+      return SampleCommand(line, trainer);
   }
   return ExitCode::kFailed;
 }
@@ -65,8 +69,8 @@ ExitCode Execute(const CommandLine& line, const Trainer& trainer) {
 int Main(int argc, char** argv, const Trainer& trainer) {
   KeepStandardDescriptors();
   signal(SIGPIPE, SIG_IGN);
-  const auto line =
-      ParseCommandLine(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
+  const auto line = ParseCommandLine(
+      std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc), trainer.name);
   if (!line.ok()) {
     std::fprintf(stderr, "holdfast: %s\n", std::string(line.status().message()).c_str());
     return static_cast<int>(ExitCode::kUsage);
