@@ -53,8 +53,18 @@ function(holdfast_library)
     list(APPEND objects $<TARGET_OBJECTS:hf_${name}_objects>)
   endforeach()
   add_library(holdfast STATIC ${objects})
-  target_include_directories(holdfast PUBLIC ${CMAKE_SOURCE_DIR})
-  target_link_libraries(holdfast PUBLIC ${libs})
+  target_include_directories(holdfast PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>
+                             $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/holdfast>)
+  target_compile_features(holdfast PUBLIC cxx_std_20)
+  # Of these only headers are used, and only inside the library: a program that links it needs none of them.
+  set(header_only CLI11::CLI11 nlohmann_json::nlohmann_json)
+  foreach(lib ${libs})
+    if(lib IN_LIST header_only)
+      target_link_libraries(holdfast PUBLIC $<BUILD_INTERFACE:${lib}>)
+    else()
+      target_link_libraries(holdfast PUBLIC ${lib})
+    endif()
+  endforeach()
 endfunction()
 
 # GoogleTest's headers cost two thirds of a test file's compile time: precompiled once for all, except under a compiler
