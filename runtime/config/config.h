@@ -56,7 +56,7 @@ struct Config {
   // directory keeps the number, so that raising `steps` later moves no step's learning rate.
   int64_t decay_steps = 0;
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 1.0;
-  std::string precision = "fp32";  // fp32 | bf16; auto becomes one of them when the run begins
+  std::string precision = "fp32";   // fp32 | bf16; auto becomes one of them when the run begins
   std::string init_from;            // safetensors file of a fresh run's first values (free), and
   std::string init_digest;          // the digest of its bytes: found by `holdfast run`, bits
   std::string reduction = "exact";  // exact | fast; bits

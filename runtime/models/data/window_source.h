@@ -31,7 +31,7 @@ struct WindowOptions {
   std::vector<std::string> eval_data = {};  // empty: the last tenth of data is held out
   int64_t context = 64;
   int64_t vocab_size = 0;  // 0: 256, for text only
-  DataLimit limit = {};                     // of data, before the last tenth is held out
+  DataLimit limit = {};    // of data, before the last tenth is held out
   int64_t micro_batches = 1;
   int64_t micro_batch_size = 1;
   int64_t eval_batches = 0;  // the first so many; 0: all
