@@ -262,11 +262,17 @@ TEST_F(TransferTest, ChunksThatDoNotMakeTheStateAreRefusedByAll) {
   std::vector<std::vector<rendezvous::HeldCheckpoint>> offers;
   Roster roster = FromOffers(&offers);
   roster.digest ^= 1;
-  for (const absl::Status& s : Take(roster)) EXPECT_FALSE(s.ok());
+  const auto statuses = Take(roster);
+  int found_out = 0;
   for (int r = 0; r < 2; ++r) {
+    EXPECT_FALSE(statuses[r].ok());
     EXPECT_TRUE(states_[r]->marked);
+    // Who finds out leaves at once; the other may see that first, and finds out the next time.
+    if (statuses[r].message().find("the roster names") == absl::string_view::npos) continue;
+    ++found_out;
     EXPECT_TRUE(held_[r]->Offers(states_[r]->grid(), "bits").empty());
   }
+  EXPECT_GE(found_out, 1);
 }
 
 }  // namespace
