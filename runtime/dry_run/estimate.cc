@@ -109,7 +109,8 @@ Estimate EstimateRun(const Config& config, const Measured& m, const MachineFacts
       ++e.fitting_workers;
   }
   e.checkpoint_bytes = m.model.state_bytes;
-  e.disk_needed = (config.keep + 1) * e.checkpoint_bytes;
+  // The newest ones, the best one, and the one that is being written.
+  e.disk_needed = (config.keep + config.keep_best + 1) * e.checkpoint_bytes;
   e.evaluations = Evaluations(config, m);
   return e;
 }

@@ -19,6 +19,7 @@
 #include "runtime/models/data/overfit_source.h"
 #include "runtime/models/model_spec.h"
 #include "runtime/session/compute_pool.h"
+#include "runtime/session/init_from.h"
 #include "runtime/session/plan.h"
 #include "runtime/session/step_engine.h"
 #include "runtime/supervisor/exit_status.h"
@@ -76,6 +77,10 @@ absl::Status Rehearsal::Open() {
   HF_ASSIGN_OR_RETURN(const auto model, trainer_.model(toml));
   HF_ASSIGN_OR_RETURN(const ModelSpec spec, model->Describe());
   HF_RETURN_IF_ERROR(ValidateModelSpec(spec));
+  if (!config_.init_from.empty()) {
+    const absl::Status fits = CheckInitFile(config_.init_from, spec);
+    if (!fits.ok()) return WithExit(Annotate(fits, "--init-from"), ExitCode::kData);
+  }
   HF_ASSIGN_OR_RETURN(
       plan_, MakePlan(spec, [&](const std::string& rule) { return SlotsOfRule(trainer_, rule); }));
   ModelFacts& f = m_.model;

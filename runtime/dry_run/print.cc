@@ -203,6 +203,7 @@ std::string DryRunText(const DryRunReport& r) {
   text += "\nCheckpoints\n";
   text += Row("size", Cat(BytesText(e.checkpoint_bytes), " each (12 B a parameter with AdamW)"));
   text += Row("disk", Cat(BytesText(e.disk_needed), " for --keep ", r.config.keep,
+                          r.config.keep_best > 0 ? ", the best one" : "",
                           " and the one being written, all workers together; ",
                           r.machine.disk_free < 0 ? "free space unknown"
                                                   : Cat(BytesText(r.machine.disk_free), " free")));

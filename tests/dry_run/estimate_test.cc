@@ -102,7 +102,7 @@ TEST(Estimate, MemoryAndDisk) {
   EXPECT_EQ(e.memory_worker, 10'000'000 * (28 + 4 + 6) + 50'000'000);
   EXPECT_EQ(e.memory_all, 2 * e.memory_worker);
   EXPECT_EQ(e.fitting_workers, 2);
-  EXPECT_EQ(e.disk_needed, 4 * 120'000'000);
+  EXPECT_EQ(e.disk_needed, 5 * 120'000'000);
 }
 
 TEST(Estimate, CostNamesTheCheapestAndTheFastest) {
