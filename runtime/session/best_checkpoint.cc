@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <tuple>
+#include <utility>
 
 #include "runtime/base/bytes.h"
 #include "runtime/base/status.h"
@@ -40,16 +41,35 @@ BestCheckpoint BetterOf(const BestCheckpoint& a, const BestCheckpoint& b) {
   return std::tie(a.loss, a.id) <= std::tie(b.loss, b.id) ? a : b;
 }
 
+bool BestTracker::BetterThanBest(const Candidate& c) const {
+  return !best_.known || best_.items != c.items || c.loss < best_.loss;
+}
+
 bool BestTracker::Better(double loss, int64_t items) const {
-  if (!std::isfinite(loss)) return false;
-  return !best_.known || best_.items != items || loss < best_.loss;
+  if (!std::isfinite(loss) || !BetterThanBest({0, loss, items})) return false;
+  return candidate_.step < 0 || candidate_.items != items || loss < candidate_.loss;
+}
+
+void BestTracker::Propose(int64_t step, double loss, int64_t items) {
+  if (candidate_.step >= 0) former_ = candidate_;
+  candidate_ = {step, loss, items};
 }
 
 bool BestTracker::Saved(const storage::CheckpointId& id) {
-  if (candidate_.step != id.step) return false;
-  best_ = {true, id, candidate_.loss, candidate_.items};
-  Drop();
-  return true;
+  for (Candidate* c : {&former_, &candidate_}) {
+    if (c->step != id.step) continue;
+    const Candidate saved = std::exchange(*c, Candidate());
+    if (!BetterThanBest(saved)) return false;
+    best_ = {true, id, saved.loss, saved.items};
+    return true;
+  }
+  return false;
+}
+
+void BestTracker::Failed(int64_t step) {
+  for (Candidate* c : {&former_, &candidate_}) {
+    if (c->step == step) *c = {};
+  }
 }
 
 void BestTracker::Merge(const BestCheckpoint& best, const Candidate& candidate) {
@@ -60,7 +80,8 @@ void BestTracker::Merge(const BestCheckpoint& best, const Candidate& candidate) 
 
 void BestTracker::BeginAt(int64_t step, const rendezvous::Lineage& lineage) {
   if (best_.known && best_.id.step > rendezvous::LastStepOn(lineage, best_.id.branch)) best_ = {};
-  if (candidate_.step != step || !Better(candidate_.loss, candidate_.items)) Drop();
+  former_ = {};  // with the generation its save was given up
+  if (candidate_.step != step || !BetterThanBest(candidate_)) candidate_ = {};
 }
 
 }  // namespace holdfast

@@ -40,12 +40,14 @@ class BestTracker {
     int64_t items = 0;
   };
 
-  // Is a state with this held-out loss better than the best one? One over other data begins anew.
+  // Is a state with this held-out loss better than all before? One over other data begins anew.
   bool Better(double loss, int64_t items) const;
-  void Propose(int64_t step, double loss, int64_t items) { candidate_ = {step, loss, items}; }
-  void Drop() { candidate_ = {}; }
-  // A checkpoint was called saved. True when it was the candidate's: it is the best now.
+  // The candidate before it stays in mind until its save has come to its end.
+  void Propose(int64_t step, double loss, int64_t items);
+  // A checkpoint was called saved. True when it was a candidate's: it is the best now.
   bool Saved(const storage::CheckpointId& id);
+  // The save of this step has failed.
+  void Failed(int64_t step);
   // Takes in what another member (or an own mark) knows; the order does not matter.
   void Merge(const BestCheckpoint& best, const Candidate& candidate);
   // A generation begins with the state of `step`, in this history: a candidate of another step has
@@ -57,8 +59,9 @@ class BestTracker {
   const Candidate& candidate() const { return candidate_; }
 
  private:
+  bool BetterThanBest(const Candidate& c) const;
   BestCheckpoint best_;
-  Candidate candidate_;
+  Candidate candidate_, former_;  // former_: proposed before, its save may still be under way
 };
 
 // Which of two records holds: of equal data the smaller loss, then the older checkpoint; of unequal

@@ -114,6 +114,7 @@ absl::Status Session::ActOnSave(const Verdict& verdict, const std::vector<Contro
   report.text = mine.ok()
                     ? "another worker could not save, or the shards do not make up the agreed state"
                     : std::string(mine.message());
+  best_.Failed(report.id.step);
   saver_->Abandon();
   reporter_.Save(report);
   LogWarning("checkpoint of step ", report.id.step,
@@ -170,7 +171,7 @@ absl::Status Session::SaveCandidate() {
   const Deadline deadline = Deadline::After(kSettleMs);
   while (saved_step_ != step && !(saver_->in_flight() && saver_->id().step == step)) {
     if (save_failures_ > failures || deadline.passed()) {
-      best_.Drop();
+      best_.Failed(step);
       return absl::OkStatus();
     }
     if (!saver_->in_flight()) want_save_ = true;

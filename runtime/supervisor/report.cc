@@ -85,9 +85,10 @@ void Report::OnMessage(int slot, const Json& m) {
   if (type == "final") return OnFinal(slot, m);
   if (type != "event") return;
   const std::string kind = TextOf(m, "kind");
-  const LogLevel level = kind == "corrupt"                      ? LogLevel::kError
-                         : kind == "notice" || kind == "branch" ? LogLevel::kInfo
-                                                                : LogLevel::kWarning;
+  const LogLevel level = kind == "corrupt" ? LogLevel::kError
+                         : kind == "notice" || kind == "branch" || kind == "best"
+                             ? LogLevel::kInfo
+                             : LogLevel::kWarning;
   Event(kind.empty() ? "notice" : kind, level, Cat("worker ", slot, ": ", TextOf(m, "text")),
         {{"worker", slot}, {"step", IntegerOf(m, "step", -1)}});
 }

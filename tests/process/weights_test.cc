@@ -170,6 +170,16 @@ TEST(Weights, ShapesThatDoNotFitAreNamed) {
   TrainRun run({.flags = {{"init-from", file}, {"context", "8"}}});
   EXPECT_EQ(run.Wait(), static_cast<int>(ExitCode::kData)) << run.Output();
   EXPECT_THAT(run.Output(), HasSubstr("wpe.weight is [16, 32] in the file and [8, 32] here"));
+  // Before a run, too.
+  Flags flags = BaseFlags();
+  flags["dir"] = FreshFolder("dry");
+  flags["init-from"] = file;
+  flags["context"] = "8";
+  std::vector<std::string> args = {"run", "--dry-run"};
+  for (const auto& [name, value] : flags) args.insert(args.end(), {"--" + name, value});
+  const CommandResult dry = Command(args);
+  EXPECT_EQ(dry.code, static_cast<int>(ExitCode::kData)) << dry.output;
+  EXPECT_THAT(dry.output, HasSubstr("wpe.weight is [16, 32] in the file and [8, 32] here"));
 }
 
 struct Eval {
@@ -226,6 +236,22 @@ TEST(Weights, TheBestCheckpointStays) {
   const CommandResult sample = Sample(dir, {"--best", "--tokens", "20"});
   EXPECT_EQ(sample.code, 0) << sample.output;
   EXPECT_THAT(sample.output, HasSubstr(Cat("checkpoint of step ", smallest.step)));
+}
+
+// The save of a candidate breaks off with its generation: it is done again, of the same step.
+TEST(Weights, AWorkerDiesWhileTheBestStateIsSaved) {
+  TrainRun run({.flags = {{"workers", "3"}, {"eval-every", "7"}, {"keep", "1"}},
+                .failpoints = "ckpt.begun=sleep(700)@7"});
+  run.Do({.kind = chaos::FaultKind::kKillWorker, .slot = 1, .at_step = 7});
+  EXPECT_EQ(run.Wait(), 0) << run.Output();
+  ExpectSameBits(run.dir());
+  EXPECT_EQ(CountEventLines(run.dir(), "the checkpoint of step 7 is kept"), 1) << run.Output();
+  run.ExpectNoResidue();
+  const Eval smallest = SmallestEval(run.dir());
+  const CommandResult list = Command({"checkpoint", "list", "--json", "--dir", run.dir()});
+  const auto json = nlohmann::json::parse(list.output, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << list.output;
+  EXPECT_EQ(json["best"]["step"], smallest.step) << list.output;
 }
 
 }  // namespace

@@ -23,6 +23,26 @@ TEST(BestCheckpoint, ACandidateBecomesTheBestWhenItsOwnStepIsSaved) {
   EXPECT_FALSE(t.Saved({0, 250, 4})) << "once";
 }
 
+// The save of one candidate is still under way when the next one evaluates.
+TEST(BestCheckpoint, ACandidateDoesNotCostTheOneBeforeIt) {
+  BestTracker t;
+  t.Propose(21, 4.6, 100);
+  EXPECT_FALSE(t.Better(4.7, 100)) << "worse than what is being saved";
+  ASSERT_TRUE(t.Better(4.3, 100));
+  t.Propose(28, 4.3, 100);
+  EXPECT_TRUE(t.Saved({0, 21, 1}));
+  EXPECT_EQ(t.best().id.step, 21);
+  EXPECT_EQ(t.candidate().step, 28);
+  t.Failed(28);
+  EXPECT_EQ(t.best().id.step, 21) << "a save that fails costs only itself";
+  EXPECT_TRUE(t.Better(4.4, 100)) << "and does not stand in the way of the next";
+  t.Propose(35, 4.4, 100);
+  t.Propose(42, 4.2, 100);
+  EXPECT_TRUE(t.Saved({0, 42, 1}));
+  EXPECT_FALSE(t.Saved({0, 35, 1})) << "a late one that is worse";
+  EXPECT_EQ(t.best().id.step, 42);
+}
+
 TEST(BestCheckpoint, OnlyASmallerLossIsBetter) {
   BestTracker t;
   t.Merge(Best(250, 2.5), {});
