@@ -1,7 +1,7 @@
 // Times of every kernel of one training step of the small GPT (4 layers, 4 heads, 128 wide, context
 // 64, 256 tokens of vocabulary, 834 k parameters; 768 tokens a step), on one core, and the step
-// they add up to against the rate of the matrix products alone. Not a test.   kernels_bench
-// [micro-batches, a divisor of 12; default 4]
+// they add up to against the rate of the matrix products alone.   kernels_bench [--json]
+// [--micro-batches N]: a divisor of 12; default 4.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,6 +13,8 @@
 
 #include "kernels/ops.h"
 #include "runtime/base/digest.h"
+#include "runtime/base/text.h"
+#include "tests/bench/report.h"
 
 namespace holdfast::kernels {
 namespace {
@@ -35,8 +37,9 @@ double MedianMs(const std::function<void()>& work, int runs = 25) {
 
 class Bench {
  public:
-  explicit Bench(int64_t micro_batches)
-      : micro_batches_(micro_batches),
+  Bench(BenchReport& report, int64_t micro_batches)
+      : report_(report),
+        micro_batches_(micro_batches),
         batch_(kSequences / micro_batches),
         rows_(batch_ * kContext) {
     SetComputeThread();
@@ -44,17 +47,17 @@ class Bench {
   }
 
   void Run() {
-    std::printf("%lld micro-batches of %lld rows\n", static_cast<long long>(micro_batches_),
-                static_cast<long long>(rows_));
+    report_.Say(Cat("a step: ", micro_batches_, " micro-batches of ", rows_, " rows"));
     Products();
     Attention();
     RowOperations();
     Loss();
     Parameters();
     const double flop = products_flop_, rest = total_ms_ - products_ms_;
-    std::printf("\nproducts %.1f ms (%.0f GFLOP/s), rest %.1f ms, step %.1f ms\n", products_ms_,
-                flop / products_ms_ * 1e-6, rest, total_ms_);
-    std::printf("step at %.0f%% of the rate of the products\n", 100 * products_ms_ / total_ms_);
+    report_.Add("products together, a step", products_ms_, "ms");
+    report_.Add("  their rate", flop / products_ms_ * 1e-6, "GFLOP/s");
+    report_.Add("all the rest, a step", rest, "ms");
+    report_.Add("step at the rate of its products", 100 * products_ms_ / total_ms_, "%");
   }
 
  private:
@@ -71,7 +74,9 @@ class Bench {
     const double ms = MedianMs(work),
                  step = ms * times * (per_step ? 1.0 : static_cast<double>(micro_batches_));
     total_ms_ += step;
-    std::printf("  %-28s %8.4f ms  x %4.0f = %6.2f ms a step\n", name.c_str(), ms, times, step);
+    report_.Add(
+        name, step, "ms", "",
+        Cat(static_cast<int64_t>(step / ms + 0.5), " x ", static_cast<int64_t>(ms * 1e3), " us"));
     return step;
   }
 
@@ -80,7 +85,7 @@ class Bench {
     const double ms = Report(name, times, false, [&] { MatMul(*stream_, s, a, b, c); });
     const double flop =
         2.0 * static_cast<double>(s.m * s.n * s.k) * times * static_cast<double>(micro_batches_);
-    std::printf("  %58s%.0f GFLOP/s\n", "", flop / ms * 1e-6);
+    report_.Add("  its rate", flop / ms * 1e-6, "GFLOP/s");
     products_ms_ += ms;
     products_flop_ += flop;
   }
@@ -178,9 +183,10 @@ class Bench {
     Report("AdamW", 1, true,
            [&] { AdamW(*stream_, {.learning_rate = 1e-3}, n, gradient, value, m, v); });
     Report("digest of a state array", 3, true, [&] { sum += DigestWords(value, n, 1, 0); });
-    if (sum == 1) std::printf(" ");  // keeps the results alive
+    if (sum == 1) report_.Say(" ");  // keeps the results alive
   }
 
+  BenchReport& report_;
   const int64_t micro_batches_, batch_, rows_;
   std::unique_ptr<Stream> stream_;
   std::vector<Buffer> buffers_;
@@ -191,11 +197,12 @@ class Bench {
 }  // namespace holdfast::kernels
 
 int main(int argc, char** argv) {
-  const int64_t micro_batches = argc > 1 ? std::atoll(argv[1]) : 4;
+  holdfast::BenchReport report("kernels", argc, argv);
+  const auto micro_batches = static_cast<int64_t>(report.Number("--micro-batches", 4));
   if (micro_batches < 1 || 12 % micro_batches != 0) {
-    std::fprintf(stderr, "usage: kernels_bench [micro-batches, a divisor of 12]\n");
+    std::fprintf(stderr, "kernels_bench: --micro-batches must divide 12\n");
     return 2;
   }
-  holdfast::kernels::Bench(micro_batches).Run();
-  return 0;
+  holdfast::kernels::Bench(report, micro_batches).Run();
+  return report.Print();
 }
