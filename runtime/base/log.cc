@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <mutex>
 
+#include "runtime/base/log_sink.h"
+
 namespace holdfast {
 namespace {
 
@@ -15,6 +17,10 @@ std::mutex mutex;
 std::string& Name() {
   static std::string* name = new std::string();  // outlives every thread that still logs at exit
   return *name;
+}
+std::function<bool(std::string_view)>& Sink() {
+  static auto* sink = new std::function<bool(std::string_view)>();
+  return *sink;
 }
 std::atomic<LogLevel> level_now{LogLevel::kInfo};
 std::atomic<int64_t> dropped{0};
@@ -38,6 +44,11 @@ void SetLogName(std::string_view name) {
   Name() = name;
 }
 
+void SetLogSink(std::function<bool(std::string_view line)> sink) {
+  std::lock_guard lock(mutex);
+  Sink() = std::move(sink);
+}
+
 void SetLogLevel(LogLevel level) { level_now.store(level, std::memory_order_relaxed); }
 
 int64_t DroppedLogLines() { return dropped.load(std::memory_order_relaxed); }
@@ -52,8 +63,9 @@ void LogLine(LogLevel level, std::string_view text) {
   std::snprintf(stamp, sizeof stamp, "%02d:%02d:%02d.%03ld %c ", parts.tm_hour, parts.tm_min,
                 parts.tm_sec, t.tv_nsec / 1'000'000, "DIWE"[static_cast<int>(level)]);
   std::lock_guard lock(mutex);
-  const std::string line = Cat(stamp, Name(), Name().empty() ? "" : ": ", text, "\n");
-  WriteAll(line);
+  const std::string line = Cat(stamp, Name(), Name().empty() ? "" : ": ", text);
+  if (Sink() && Sink()(line)) return;
+  WriteAll(Cat(line, "\n"));
 }
 
 }  // namespace holdfast
