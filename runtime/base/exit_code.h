@@ -12,7 +12,7 @@ enum class ExitCode : int {
   kRefused = 4,    // this run exists with other bits-moving settings, data or compute class: named
   kStore = 5,      // Redis: not there, wrong password, a read-only replica
   kStoreLost = 6,  // Redis was emptied or replaced in mid-run: saved and stopped
-  kBusy = 7,       // another process uses this --dir or this run's name
+  kBusy = 7,       // another process uses this --dir or the --metrics-port
   kInterrupted = 10,  // Ctrl-C or SIGTERM: saved, resumable with the same command
   kStopped = 11,      // `holdfast stop`: saved, resumable
   kLeft = 12,         // this machine left on request; the run goes on elsewhere

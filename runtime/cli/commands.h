@@ -9,6 +9,9 @@
 namespace holdfast {
 
 ExitCode StatusCommand(const CommandLine& line);
+ExitCode WatchStatus(const CommandLine& line);  // status --watch
+struct RunStatus;
+void PrintStatus(const RunStatus& status);  // for people, as wide as the terminal
 ExitCode StopCommand(const CommandLine& line);
 ExitCode CheckpointListCommand(const CommandLine& line);
 ExitCode CheckpointVerifyCommand(const CommandLine& line);

@@ -44,23 +44,28 @@ absl::StatusOr<RedisAddress> AddressIn(const std::string& dir, std::string* run)
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<rendezvous::Observer>> ConnectToRun(const CommandLine& line) {
-  RedisAddress address;
-  std::string run = line.run;
+absl::StatusOr<RunEndpoint> FindRun(const CommandLine& line) {
+  RunEndpoint endpoint;
+  endpoint.run = line.run;
   if (!line.dir.empty()) {
-    HF_ASSIGN_OR_RETURN(address, AddressIn(line.dir, &run));
+    HF_ASSIGN_OR_RETURN(endpoint.redis, AddressIn(line.dir, &endpoint.run));
   } else {
     Config config;
     config.redis = line.redis;
     config.redis_password_file = line.redis_password_file;
-    HF_ASSIGN_OR_RETURN(address, RedisFromConfig(config));
+    HF_ASSIGN_OR_RETURN(endpoint.redis, RedisFromConfig(config));
   }
+  return endpoint;
+}
+
+absl::StatusOr<std::unique_ptr<rendezvous::Observer>> ConnectToRun(const RunEndpoint& endpoint) {
+  const RedisAddress& address = endpoint.redis;
   rendezvous::MembershipOptions options;
   options.redis_host = address.host;
   options.redis_port = address.port;
   options.redis_user = address.user;
   options.redis_password = address.password;
-  options.run = run;
+  options.run = endpoint.run;
   options.member_id = Cat("command/", getpid());
   options.pid = getpid();
   auto observer = rendezvous::Observer::Connect(options, Deadline::After(kConnectMs));
@@ -68,6 +73,11 @@ absl::StatusOr<std::unique_ptr<rendezvous::Observer>> ConnectToRun(const Command
     return WithExit(Annotate(observer.status(), Cat("Redis at ", address.text())),
                     ExitCode::kStore);
   return observer;
+}
+
+absl::StatusOr<std::unique_ptr<rendezvous::Observer>> ConnectToRun(const CommandLine& line) {
+  HF_ASSIGN_OR_RETURN(const RunEndpoint endpoint, FindRun(line));
+  return ConnectToRun(endpoint);
 }
 
 }  // namespace holdfast

@@ -8,10 +8,18 @@
 #include "absl/status/statusor.h"
 #include "rendezvous/membership.h"
 #include "runtime/cli/flags.h"
+#include "runtime/supervisor/redis_address.h"
 
 namespace holdfast {
 
+struct RunEndpoint {
+  RedisAddress redis;
+  std::string run;
+};
+
 // kNotFound: no supervisor runs in that directory. Errors carry the exit code (kStore, kUsage).
+absl::StatusOr<RunEndpoint> FindRun(const CommandLine& line);
+absl::StatusOr<std::unique_ptr<rendezvous::Observer>> ConnectToRun(const RunEndpoint& endpoint);
 absl::StatusOr<std::unique_ptr<rendezvous::Observer>> ConnectToRun(const CommandLine& line);
 
 }  // namespace holdfast

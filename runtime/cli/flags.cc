@@ -199,6 +199,8 @@ absl::Status CheckEndpoint(const CommandLine& line) {
   if (line.redis.empty() == line.dir.empty())
     return Usage("name the run by --dir, or by --redis and --run");
   if (!line.redis.empty() && line.run.empty()) return Usage("--redis needs --run");
+  if (line.watch && line.json)
+    return Usage("--watch is for people and --json for programs: one of them");
   if (!line.redis.empty()) return ParseRedisUrl(line.redis).status();
   return absl::OkStatus();
 }
@@ -224,6 +226,7 @@ struct Program {
     status = app.add_subcommand("status", "Show what a run is doing");
     AddEndpoint(status, &line);
     status->add_flag("--json", line.json, "as JSON");
+    status->add_flag("--watch", line.watch, "live, until the run ends; q or Ctrl-C leaves");
     stop =
         app.add_subcommand("stop", "Ask all workers of a run to save and stop at a step boundary");
     AddEndpoint(stop, &line);

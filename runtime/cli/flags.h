@@ -28,6 +28,7 @@ struct CommandLine {
   std::string dir;                              // kStatus, kStop, kCheckpoint*
   std::string redis, redis_password_file, run;  // kStatus, kStop: instead of dir
   bool json = false;                            // kStatus, kCheckpointList, kDryRun
+  bool watch = false;                           // kStatus
   int slot = -1;                                // kWorker
   int64_t step = -1;                            // kCheckpointExport, kSample; -1: the newest
   bool best = false;                            // kCheckpointExport, kSample

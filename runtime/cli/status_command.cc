@@ -1,15 +1,23 @@
 // holdfast status and holdfast stop.
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
 
-#include "absl/strings/strip.h"
+#include "absl/strings/str_split.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/endpoint.h"
+#include "runtime/cli/status_source.h"
 #include "runtime/supervisor/exit_status.h"
-#include "runtime/supervisor/report.h"
-#include "runtime/supervisor/run_dir.h"
+#include "runtime/view/draw.h"
+#include "runtime/view/screen.h"
+#include "runtime/view/text.h"
 
 namespace holdfast {
 namespace {
+
+// A file or a pipe has no size of its own.
+constexpr int kPageColumns = 100, kPageRows = 40;
 
 ExitCode Fail(std::string_view command, const absl::Status& status) {
   std::fprintf(stderr, "holdfast %s: %s\n", std::string(command).c_str(),
@@ -19,86 +27,45 @@ ExitCode Fail(std::string_view command, const absl::Status& status) {
 
 void Print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
-std::string MemberLine(const Json& m) {
-  std::string line = Cat("  rank ", IntegerOf(m, "rank", -1), "  worker ", IntegerOf(m, "slot", -1),
-                         " on ", TextOf(m, "machine"));
-  if (!TextOf(m, "phase").empty())
-    line += Cat("  ", TextOf(m, "phase"), ", step ", IntegerOf(m, "step"));
-  if (!TextOf(m, "gone").empty()) return line + Cat("  gone: ", TextOf(m, "gone"), "\n");
-  const int64_t lease_ms = IntegerOf(m, "lease_ms");
-  return line + (lease_ms > 0 ? "\n" : "  no sign of life\n");
-}
-
-// What a live run says of itself, for people.
-std::string LiveText(const Json& json) {
-  if (!FlagOf(json, "exists"))
-    return Cat("run '", TextOf(json, "run"), "': not known to this Redis\n");
-  std::string text =
-      Cat("run '", TextOf(json, "run"), "': generation ", IntegerOf(json, "generation"));
-  const auto finished = json.find("finished");
-  if (finished != json.end() && finished->is_object()) {
-    text += Cat(", finished at step ", IntegerOf(*finished, "step"), ", state digest ",
-                TextOf(*finished, "state_digest"));
-  }
-  if (FlagOf(json, "round_open")) text += ", regrouping";
-  if (!TextOf(json, "stop").empty()) text += Cat(", stop requested (", TextOf(json, "stop"), ")");
-  text += "\n";
-  if (!TextOf(json, "note").empty()) text += Cat("  ", TextOf(json, "note"), "\n");
-  for (const char* list : {"members", "waiting"}) {
-    const auto it = json.find(list);
-    if (it == json.end() || !it->is_array() || it->empty()) continue;
-    if (std::string_view(list) == "waiting") text += "  waiting:\n";
-    for (const Json& m : *it) text += MemberLine(m);
-  }
-  return text;
-}
-
-// Nothing runs: what the files say of the last time.
-ExitCode StatusFromFiles(const CommandLine& line, std::string_view why) {
-  const RecordedRun record = ReadRecord(line.dir);
-  const auto config = ReadSmallFile(Cat(line.dir, "/config.toml"));
-  if (!config.ok())
-    return Fail("status", absl::NotFoundError(Cat(line.dir, " holds no run (no config.toml)")));
-  const Json summary = Json::parse(record.summary_json, nullptr, false);
-  if (line.json) {
-    const Json json = {{"active", false},
-                       {"last_step", record.last_step},
-                       {"state_digest", record.last_digest},
-                       {"summary", summary.is_object() ? summary : Json(nullptr)}};
-    Print(json.dump(2) + "\n");
-    return ExitCode::kOk;
-  }
-  Print(Cat(why, "\nlast committed step on record: ", record.last_step,
-            record.last_digest.empty() ? "" : Cat(", state digest ", record.last_digest), "\n"));
-  if (summary.is_object())
-    Print(Cat("last end: ", TextOf(summary, "exit_text"), ": ", TextOf(summary, "text"), "\n"));
-  if (!summary.is_object())
-    Print(
-        "its last supervisor ended without a summary (it was killed); the same command resumes the "
-        "run\n");
-  return ExitCode::kOk;
+std::string Lines(const std::string& text, bool utf8) {
+  std::string out;
+  for (const auto line : absl::StrSplit(text, '\n'))
+    out += Cat(view::Clean(StdView(line), utf8), "\n");
+  return out;
 }
 
 }  // namespace
 
-ExitCode StatusCommand(const CommandLine& line) {
-  const auto observer = ConnectToRun(line);
-  if (!observer.ok()) {
-    if (!line.dir.empty() && absl::IsNotFound(observer.status()))
-      return StatusFromFiles(line, StdView(observer.status().message()));
-    return Fail("status", observer.status());
-  }
-  const auto text = (*observer)->StatusJson();
-  if (!text.ok()) return Fail("status", WithExit(text.status(), ExitCode::kStore));
-  Json json = Json::parse(*text, nullptr, false);
-  if (!json.is_object()) return Fail("status", absl::InternalError("the answer cannot be read"));
-  if (!line.dir.empty()) json["last_step"] = ReadRecord(line.dir).last_step;
-  json["active"] = true;
-  if (line.json) {
-    Print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+void PrintStatus(const RunStatus& status) {
+  view::Capabilities caps = view::CapabilitiesOf(STDOUT_FILENO);
+  if (isatty(STDOUT_FILENO) == 1) {
+    caps.height = std::max(3, caps.height - 2);  // the prompt comes below
   } else {
-    Print(LiveText(json));
-    if (!line.dir.empty()) Print(Cat("last committed step: ", IntegerOf(json, "last_step"), "\n"));
+    caps.width = kPageColumns;
+    caps.height = kPageRows;
+  }
+  // Whole sentences stand below the picture, which cuts at the right edge.
+  view::Snapshot picture = status.snapshot;
+  picture.notice.clear();
+  picture.end_text.clear();
+  for (const std::string& line : view::Draw(picture, caps)) Print(line + "\n");
+  for (const std::string* text : {&status.snapshot.notice, &status.snapshot.end_text}) {
+    if (!text->empty()) Print(Lines(*text, caps.utf8));
+  }
+  if (!status.digest.empty()) {
+    Print(Cat("last committed step on record: ", status.snapshot.step, ", state digest ",
+              status.digest, "\n"));
+  }
+}
+
+ExitCode StatusCommand(const CommandLine& line) {
+  if (line.watch) return WatchStatus(line);
+  const auto status = GatherStatus(line);
+  if (!status.ok()) return Fail("status", status.status());
+  if (line.json) {
+    Print(status->json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  } else {
+    PrintStatus(*status);
   }
   return ExitCode::kOk;
 }

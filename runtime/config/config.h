@@ -67,7 +67,10 @@ struct Config {
   int checkpoint_max_failures = 5;
   int64_t eval_every = 250, eval_batches = 0;  // 0 batches: the whole held-out part
   int64_t log_every = 10;
-  int threads = 1;             // micro-batches computed at once by one worker
+  std::string tensorboard = "on";          // on | off: event files in DIR/tensorboard
+  int metrics_port = 0;                    // of the page for Prometheus; 0: none
+  std::string metrics_host = "127.0.0.1";  // address on which it listens
+  int threads = 1;                         // micro-batches computed at once by one worker
   int64_t max_time_ms = 0;     // saves and stops in order before so much time is over; 0: no limit
   bool fresh = false;          // set an existing run's checkpoints aside and start anew
   bool accept_change = false;  // changed schedule keys open a new branch of an existing run

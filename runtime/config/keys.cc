@@ -82,6 +82,9 @@ const Key kTable[] = {
   {"eval_every", &C::eval_every, kInteger, kFree, "Saving and logging", 0, 1e12, "", "steps between evaluations on held-out data; 0: never"},
   {"eval_batches", &C::eval_batches, kInteger, kFree, "Saving and logging", 0, 1e12, "", "held-out batches per evaluation; 0: all"},
   {"log_every", &C::log_every, kInteger, kFree, "Saving and logging", 1, 1e12, "", "steps between log lines"},
+  {"tensorboard", &C::tensorboard, kText, kFree, "Saving and logging", 0, 0, "on|off", "event files for TensorBoard in DIR/tensorboard"},
+  {"metrics_port", &C::metrics_port, kInteger, kFree, "Saving and logging", 0, 65535, "", "port of http://HOST:PORT/metrics for Prometheus; 0: none"},
+  {"metrics_host", &C::metrics_host, kText, kFree, "Saving and logging", 0, 0, "", "address on which the metrics are served"},
 };
 // clang-format on
 

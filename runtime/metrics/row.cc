@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "runtime/base/text.h"
@@ -47,6 +48,22 @@ int64_t CsvStep(std::string_view line) {
   if (comma == std::string_view::npos) return -1;
   const auto [end, error] = std::from_chars(line.data(), line.data() + comma, step);
   return error == std::errc() && end == line.data() + comma && step >= 0 ? step : -1;
+}
+
+double CsvField(std::string_view line, std::string_view name) {
+  static const std::string header = CsvHeader();
+  std::string_view names = header;
+  while (!names.empty()) {
+    const std::string_view value = line.substr(0, line.find(','));
+    if (names.substr(0, names.find(',')) == name) {
+      double number = NAN;
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+      return error == std::errc() && end == value.data() + value.size() ? number : NAN;
+    }
+    names.remove_prefix(std::min(names.size(), names.substr(0, names.find(',')).size() + 1));
+    line.remove_prefix(std::min(line.size(), value.size() + 1));
+  }
+  return NAN;
 }
 
 double WallSeconds() {

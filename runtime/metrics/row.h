@@ -26,6 +26,9 @@ std::string CsvLine(const Row& row);
 // The step of a line of metrics.csv; -1 when it is none (the header, a damaged line).
 int64_t CsvStep(std::string_view line);
 
+// The number in the column `name` of a line of metrics.csv; NaN where there is none.
+double CsvField(std::string_view line, std::string_view name);
+
 // Seconds since 1970 by the wall clock. For files that others plot; no decision reads it.
 double WallSeconds();
 

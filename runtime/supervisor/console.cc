@@ -1,89 +1,35 @@
 #include "runtime/supervisor/console.h"
 
 #include <poll.h>
-#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
+
+#include "runtime/base/log_sink.h"
+#include "runtime/view/draw.h"
+#include "runtime/view/text.h"
 
 namespace holdfast {
-namespace {
-
-bool IsLiveTerminal(int fd) {
-  const char* term = std::getenv("TERM");
-  return isatty(fd) == 1 && term != nullptr && *term != '\0' && std::strcmp(term, "dumb") != 0;
-}
-
-int TerminalWidth(int fd) {
-  winsize size{};
-  if (ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
-  return size.ws_col;
-}
-
-std::string Cut(std::string text, int width) {
-  if (width < 1) width = 1;
-  if (static_cast<int>(text.size()) > width) text.resize(static_cast<size_t>(width));
-  return text;
-}
-
-template <typename... Args>
-std::string Format(const char* format, Args... args) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, format, args...);
-  return buffer;
-}
-
-}  // namespace
-
-std::string ShortNumber(double value) {
-  if (!std::isfinite(value)) return "?";
-  const char* units[] = {"", "k", "M", "G", "T", "P"};
-  size_t unit = 0;
-  while (std::abs(value) >= 1000 && unit + 1 < std::size(units)) {
-    value /= 1000;
-    ++unit;
-  }
-  return Format(value >= 100 || unit == 0 ? "%.0f%s" : "%.1f%s", value, units[unit]);
-}
-
-std::string ShortTime(int64_t s) {
-  if (s < 0) return "?";
-  if (s < 60) return Cat(s, "s");
-  if (s < 3600) return Cat(s / 60, "m ", s % 60, "s");
-  if (s < 86'400) return Cat(s / 3600, "h ", s % 3600 / 60, "m");
-  return Cat(s / 86'400, "d ", s % 86'400 / 3600, "h");
-}
-
-std::string LiveText(const LiveStatus& s, int width) {
-  const double share =
-      s.steps > 0 ? std::clamp(static_cast<double>(s.step) / static_cast<double>(s.steps), 0.0, 1.0)
-                  : 0;
-  const int cells = std::clamp(width / 4, 8, 32);
-  const int full = static_cast<int>(share * cells);
-  std::string bar = "[";
-  bar += std::string(static_cast<size_t>(full), '#') +
-         std::string(static_cast<size_t>(cells - full), '.') + "] ";
-  std::string line =
-      Cat(bar, Format("%3.0f%%", std::floor(share * 100)), " step ", s.step, "/", s.steps,
-          "  loss ", Format("%.4f", s.loss), "  ", ShortNumber(s.tokens_per_s), " tokens/s  ",
-          s.world_size, s.world_size == 1 ? " worker" : " workers", "  generation ", s.generation,
-          "  ", s.seconds_left >= 0 ? Cat(ShortTime(s.seconds_left), " left") : "");
-  const std::string below =
-      Cat(s.saved_step >= 0 ? Cat("saved: step ", s.saved_step) : "nothing saved yet",
-          s.last_event.empty() ? "" : Cat("  |  ", s.last_event));
-  return Cat(Cut(std::move(line), width), "\n", Cut(below, width));
-}
 
 Console::Console(int out_fd, int err_fd)
-    : out_fd_(out_fd), err_fd_(err_fd), live_(IsLiveTerminal(out_fd)) {}
+    : out_fd_(out_fd), err_fd_(err_fd), err_is_terminal_(isatty(err_fd) == 1), screen_(out_fd) {
+  SetLogSink([this](std::string_view line) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!keeping_) return false;
+    }
+    Keep(line);
+    return true;
+  });
+}
 
-Console::~Console() { Erase(); }
+Console::~Console() {
+  Leave(false);
+  SetLogSink({});
+}
 
 void Console::Write(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -98,13 +44,17 @@ void Console::Write(int fd, std::string_view text) {
   if (!text.empty()) ++dropped_;
 }
 
-void Console::Erase() {
-  if (drawn_) Write(out_fd_, "\r\x1b[1A\x1b[J");
-  drawn_ = false;
+void Console::Keep(std::string_view line) {
+  std::lock_guard lock(mutex_);
+  kept_.emplace_back(line);
+  if (kept_.size() > kKeptMax) {
+    kept_.pop_front();
+    ++kept_before_;
+  }
 }
 
 void Console::Line(std::string_view text) {
-  Erase();
+  if (screen_.shown()) return Keep(text);
   Write(out_fd_, Cat(text, "\n"));
 }
 
@@ -121,16 +71,45 @@ void Console::Log(LogLevel level, std::string_view text) {
 }
 
 void Console::Raw(std::string_view line) {
-  Erase();
+  if (screen_.shown() && err_is_terminal_) return Keep(line);
   Write(err_fd_, Cat(line, "\n"));
 }
 
-void Console::Draw(const LiveStatus& status) {
-  if (!live_) return;
-  Erase();
-  // One column less than the width: a full line would wrap on some terminals.
-  Write(out_fd_, LiveText(status, TerminalWidth(out_fd_) - 1));
-  drawn_ = true;
+void Console::Draw(const view::Snapshot& snapshot) {
+  if (!live()) return Leave(false);  // sent to the background: the shell has the terminal now
+  screen_.Show(view::Draw(snapshot, screen_.capabilities()));
+  last_ = snapshot;
+  std::lock_guard lock(mutex_);
+  keeping_ = screen_.shown() && err_is_terminal_;
+}
+
+void Console::Redraw() {
+  if (screen_.shown() && last_) screen_.Show(view::Draw(*last_, screen_.capabilities()));
+}
+
+void Console::Leave(bool final) {
+  if (!screen_.shown()) return;
+  view::Capabilities caps = screen_.capabilities();
+  screen_.Leave();
+  std::deque<std::string> lines;
+  int64_t before = 0;
+  {
+    std::lock_guard lock(mutex_);
+    keeping_ = false;
+    lines.swap(kept_);
+    before = std::exchange(kept_before_, 0);
+  }
+  if (before > 0) {
+    Write(out_fd_, Cat("(", view::Counted(before, "earlier line"),
+                       " not repeated here; every event is in events.jsonl)\n"));
+  }
+  for (const std::string& line : lines)
+    Write(err_is_terminal_ ? err_fd_ : out_fd_, Cat(line, "\n"));
+  if (!final || !last_) return;
+  view::Snapshot last = *last_;
+  last.events.clear();  // they stand above, as lines
+  caps.height = std::min(caps.height, 24);
+  for (const std::string& line : view::Draw(last, caps)) Write(out_fd_, Cat(line, "\n"));
 }
 
 }  // namespace holdfast

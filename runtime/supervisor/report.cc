@@ -6,17 +6,16 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
+#include "runtime/view/text.h"
 
 namespace holdfast {
 namespace {
 
-constexpr size_t kFinalsMax = 4096;
+using view::Fixed;
+using view::ShortNumber;
+using view::ShortTime;
 
-std::string Fixed(double value, int digits) {
-  char buffer[40];
-  std::snprintf(buffer, sizeof buffer, "%.*f", digits, value);
-  return buffer;
-}
+constexpr size_t kFinalsMax = 4096;
 
 // JSON has no NaN: null says that there is no number.
 Json Finite(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
@@ -48,16 +47,33 @@ bool FlagOf(const Json& json, const char* key) {
   return it != json.end() && it->is_boolean() && it->get<bool>();
 }
 
-Report::Report(std::string dir, const Config& config, Console* console)
-    : dir_(std::move(dir)), config_(config), console_(console), started_ms_(BootMs()) {
+Report::Report(std::string dir, const Config& config, const std::string& machine, Console* console)
+    : dir_(std::move(dir)),
+      config_(config),
+      console_(console),
+      view_(BootMs()),
+      started_ms_(BootMs()) {
+  live_.run = config.run;
+  live_.machine = machine;
   live_.steps = config.steps;
 }
 
 absl::StatusOr<std::unique_ptr<Report>> Report::Open(const std::string& dir, const Config& config,
-                                                     Console* console) {
-  std::unique_ptr<Report> report(new Report(dir, config, console));
+                                                     const std::string& machine, Console* console) {
+  std::unique_ptr<Report> report(new Report(dir, config, machine, console));
+  LoadEvents(dir, BootMs(), &report->view_);
   HF_ASSIGN_OR_RETURN(report->events_, LineFile::Open(Cat(dir, "/events.jsonl")));
-  HF_ASSIGN_OR_RETURN(report->steps_, StepLog::Open(Cat(dir, "/steps.jsonl")));
+  HF_ASSIGN_OR_RETURN(report->steps_,
+                      StepLog::Open(Cat(dir, "/steps.jsonl"), [&](int64_t step, double loss) {
+                        report->view_.OnStep(step, loss);
+                        report->live_.loss = loss;
+                      }));
+  HF_ASSIGN_OR_RETURN(report->metrics_, MetricsLog::Open(dir, config.tensorboard == "on",
+                                                         [&](int64_t step, double eval_loss) {
+                                                           report->view_.OnEval(step, eval_loss);
+                                                           report->live_.eval_step = step;
+                                                           report->live_.eval_loss = eval_loss;
+                                                         }));
   report->live_.step = report->steps_->last_step();
   if (report->events_->cut_bytes() > 0) {
     report->Event("notice", LogLevel::kInfo,
@@ -71,7 +87,7 @@ void Report::Event(const std::string& kind, LogLevel level, const std::string& t
   json.update(fields);
   events_->Append(Dump(json));
   console_->Log(level, text);
-  live_.last_event = text.substr(0, text.find('\n'));
+  view_.OnEvent(kind, level, text, json, BootMs());
 }
 
 void Report::OnMessage(int slot, const Json& m) {
@@ -143,6 +159,20 @@ void Report::FollowBranches(const Json& joined) {
     Event("notice", LogLevel::kWarning,
           Cat("steps.jsonl still holds steps of a history that was left behind: ",
               StdView(followed.message())));
+    return;
+  }
+  if (forks.size() < 2) return;
+  const int64_t last = steps_->last_step();
+  const absl::Status cut = metrics_->CutAfter(last);
+  if (!cut.ok()) {
+    Event("notice", LogLevel::kWarning,
+          Cat("metrics.csv still holds steps of a history that was left behind: ",
+              StdView(cut.message())));
+  }
+  view_.CutAfter(last);
+  if (live_.eval_step > last) {
+    live_.eval_step = -1;
+    live_.eval_loss = NAN;
   }
 }
 
@@ -164,6 +194,9 @@ void Report::OnLost(int slot, const Json& m) {
 void Report::OnFirstStep(const Json& m) {
   const auto done = recoveries_.FirstStep(IntegerOf(m, "generation"), IntegerOf(m, "ms", BootMs()));
   if (!done) return;
+  ++counters_.recoveries;
+  counters_.recovery_s += static_cast<double>(done->total_ms()) / 1000;
+  live_.recovery_ms = done->total_ms();
   Event("recovered", LogLevel::kInfo,
         Cat("recovered in ", done->total_ms(), " ms (detect ", done->detect_ms, ", regroup ",
             done->regroup_ms, ", first step ", done->first_step_ms, "): ", done->cause),
@@ -180,6 +213,7 @@ void Report::OnStep(int slot, const Json& m) {
   const int64_t step = IntegerOf(m, "step", -1);
   const std::string digest = TextOf(m, "digest");
   if (step < 0 || digest.empty()) return;
+  view_.OnWorkerStep(slot, step);
   Json line = {{"step", step},
                {"loss", Finite(NumberOf(m, "loss", NAN))},
                {"state_digest", digest},
@@ -204,34 +238,22 @@ void Report::OnStep(int slot, const Json& m) {
   train_loss_ = NumberOf(m, "loss", NAN);
   final_digest_ = digest;
   live_.loss = train_loss_;
-  if (last_step_ms_ >= 0) {
-    const double seconds = static_cast<double>(now_ms - last_step_ms_) / 1000;
-    step_seconds_ = step_seconds_ == 0 ? seconds : step_seconds_ + 0.1 * (seconds - step_seconds_);
-  }
-  last_step_ms_ = now_ms;
-  live_.tokens_per_s = Rate(NumberOf(m, "tokens"));
-  live_.seconds_left =
-      step_seconds_ > 0
-          ? static_cast<int64_t>(step_seconds_ * static_cast<double>(config_.steps - step))
-          : -1;
+  view_.OnStep(step, train_loss_);
+  Pace(m, now_ms);
+  Record(m);
   if (step % config_.log_every == 0 || step == config_.steps) LogStep(m);
-}
-
-double Report::Rate(double per_step) const {
-  return step_seconds_ > 0 ? per_step / step_seconds_ : 0;
 }
 
 void Report::LogStep(const Json& m) {
   if (console_->live()) return;
   char rate[32];
   std::snprintf(rate, sizeof rate, "%.3e", NumberOf(m, "learning_rate"));
-  console_->Line(Cat("step ", live_.step, "/", config_.steps, "  loss ", Fixed(train_loss_, 4),
-                     "  lr ", rate, "  gradient norm ", Fixed(NumberOf(m, "gradient_norm"), 3),
-                     "  ", ShortNumber(live_.tokens_per_s), " tokens/s  ",
-                     ShortNumber(Rate(NumberOf(m, "flops"))), "FLOP/s  ", live_.world_size,
-                     live_.world_size == 1 ? " worker" : " workers", "  generation ",
-                     live_.generation, "  ", ShortTime(live_.seconds_left), " left",
-                     FlagOf(m, "skipped") ? "  (skipped)" : ""));
+  console_->Line(
+      Cat("step ", live_.step, "/", config_.steps, "  loss ", Fixed(train_loss_, 4), "  lr ", rate,
+          "  gradient norm ", Fixed(live_.gradient_norm, 3), "  ", ShortNumber(live_.tokens_per_s),
+          " tokens/s  ", view::WithUnit(live_.flops_per_s, "FLOP/s"), "  ", live_.world_size,
+          live_.world_size == 1 ? " worker" : " workers", "  generation ", live_.generation, "  ",
+          ShortTime(live_.seconds_left), " left", FlagOf(m, "skipped") ? "  (skipped)" : ""));
 }
 
 void Report::OnEval(const Json& m) {
@@ -239,6 +261,9 @@ void Report::OnEval(const Json& m) {
   if (step <= eval_step_) return;
   eval_step_ = step;
   eval_loss_ = NumberOf(m, "loss", NAN);
+  live_.eval_step = step;
+  live_.eval_loss = *eval_loss_;
+  view_.OnEval(step, *eval_loss_);
   Event("eval", LogLevel::kInfo,
         Cat("held-out loss after step ", step, ": ", Fixed(*eval_loss_, 4)),
         {{"step", step}, {"loss", Finite(*eval_loss_)}, {"items", IntegerOf(m, "items")}});
@@ -251,7 +276,12 @@ void Report::OnSave(int slot, const Json& m) {
   fields.erase("type");
   fields.erase("text");  // told in the event's own text
   fields["worker"] = slot;
+  if (phase == "saved") {
+    counters_.checkpoint_stall_s += NumberOf(m, "stall_ms") / 1000;
+    counters_.checkpoint_bytes += IntegerOf(m, "bytes");
+  }
   if (phase == "failed") {
+    ++counters_.checkpoint_failures;
     Event("save", LogLevel::kWarning,
           Cat("worker ", slot, ": saving step ", step, " failed: ", TextOf(m, "text")), fields);
     return;
@@ -260,7 +290,8 @@ void Report::OnSave(int slot, const Json& m) {
   const bool first = phase == "saved" && step > saved_reported_;
   if (first) {
     saved_reported_ = step;
-    live_.saved_step = step;
+    ++counters_.checkpoints;
+    view_.OnSaved(step, BootMs());
   }
   Event("save", first ? LogLevel::kInfo : LogLevel::kDebug,
         phase == "saved"
@@ -289,6 +320,7 @@ void Report::OnFault(int slot, int64_t generation, const std::string& cause, int
                      const Json& details) {
   CloseTime(slot, times_[slot].current, true);
   ++workers_lost_;
+  ++counters_.workers_lost;
   if (generation > 0) recoveries_.Fault(generation, cause, ms);
   Json fields = details;
   fields.update({{"worker", slot}, {"generation", generation}, {"at_ms", ms}});
@@ -297,7 +329,7 @@ void Report::OnFault(int slot, int64_t generation, const std::string& cause, int
 
 void Report::Tick(int64_t now_ms) {
   steps_->Flush(now_ms, false);
-  console_->Draw(live_);
+  if (console_->live()) console_->Draw(Snapshot(now_ms));
 }
 
 }  // namespace holdfast

@@ -28,8 +28,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kFreeBytesMin = 32 << 20;  // below this not even the logs of a short run are safe
-constexpr const char* kRunFiles[] = {"config.toml", "events.jsonl", "steps.jsonl", "summary.json",
-                                     "slots"};
+constexpr const char* kRunFiles[] = {
+    "config.toml",      "events.jsonl", "steps.jsonl",  "metrics.csv",
+    "metrics.left.csv", "tensorboard",  "summary.json", "slots"};
 
 absl::StatusOr<std::string> CreateDirectory(const std::string& dir) {
   std::error_code error;

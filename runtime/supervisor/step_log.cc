@@ -8,14 +8,15 @@
 
 namespace holdfast {
 
-absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Open(const std::string& path) {
+absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Open(
+    const std::string& path, const std::function<void(int64_t step, double loss)>& take) {
   HF_ASSIGN_OR_RETURN(auto file, LineFile::Open(path));
   std::unique_ptr<StepLog> log(new StepLog(path, std::move(file)));
-  log->ReadLines();
+  log->ReadLines(take);
   return log;
 }
 
-void StepLog::ReadLines() {
+void StepLog::ReadLines(const std::function<void(int64_t step, double loss)>& take) {
   window_.clear();
   last_step_ = 0;
   ForEachLine(path_, [&](std::string_view line) {
@@ -25,6 +26,8 @@ void StepLog::ReadLines() {
     const int64_t step = json["step"];
     if (digest == json.end() || !digest->is_string() || step <= last_step_) return;
     Remember(step, *digest);
+    const auto loss = json.find("loss");
+    if (take && loss != json.end() && loss->is_number()) take(step, loss->get<double>());
   });
   missing_ = 0;
 }
@@ -63,7 +66,7 @@ absl::Status StepLog::Follow(const std::vector<std::pair<uint32_t, int64_t>>& fo
     HF_RETURN_IF_ERROR(WriteFileAtomically(path_, kept));
     HF_ASSIGN_OR_RETURN(file_, LineFile::Open(path_));
     held_.clear();
-    ReadLines();
+    ReadLines({});
   }
   forks_ = forks;
   return absl::OkStatus();

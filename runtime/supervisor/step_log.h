@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -19,7 +20,9 @@ namespace holdfast {
 class StepLog {
  public:
   // Reads the lines of earlier lives, of which the newest kWindow can be compared with.
-  static absl::StatusOr<std::unique_ptr<StepLog>> Open(const std::string& path);
+  // `take`, where given, hears the step and loss of each.
+  static absl::StatusOr<std::unique_ptr<StepLog>> Open(
+      const std::string& path, const std::function<void(int64_t step, double loss)>& take = {});
 
   enum class Outcome { kWritten, kKnown, kHeld, kDiffers };
   // `line`: the JSON to write. kHeld: an earlier step is missing and may come from another worker.
@@ -55,7 +58,7 @@ class StepLog {
   };
   StepLog(std::string path, std::unique_ptr<LineFile> file)
       : path_(std::move(path)), file_(std::move(file)) {}
-  void ReadLines();
+  void ReadLines(const std::function<void(int64_t step, double loss)>& take);
   void Remember(int64_t step, const std::string& digest);
   void Write(int64_t step, const std::string& digest, const std::string& line);
 

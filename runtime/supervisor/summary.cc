@@ -14,7 +14,7 @@ Json Finite(double value) { return std::isfinite(value) ? Json(value) : Json(nul
 
 }  // namespace
 
-void Report::CloseTime(int slot, const Json& time, bool died) {
+void Report::CloseTime(int slot, Json time, bool died) {
   SlotTime& t = times_[slot];
   t.died |= died;
   t.current = Json();
@@ -76,7 +76,7 @@ Json Report::SummaryJson(ExitCode code, const std::string& text) const {
           {"state_digest", final_digest_.empty() ? steps_->DigestOf(live_.step) : final_digest_},
           {"train_loss", Finite(train_loss)},
           {"eval_loss", eval_loss ? Finite(*eval_loss) : Json(nullptr)},
-          {"saved_step", live_.saved_step},
+          {"saved_step", saved_reported_},
           {"generations", generations_},
           {"workers_lost", workers_lost_},
           {"steps_lost", steps_lost},
@@ -87,7 +87,8 @@ Json Report::SummaryJson(ExitCode code, const std::string& text) const {
           {"time", time},
           {"parallel_efficiency", Finite(efficiency)},
           {"missing_step_lines", steps_->missing()},
-          {"lost_log_lines", events_->lost() + steps_->lost_lines() + console_->dropped()}};
+          {"lost_log_lines",
+           events_->lost() + steps_->lost_lines() + metrics_->lost_rows() + console_->dropped()}};
 }
 
 void Report::WriteSummary(ExitCode code, const std::string& text) {

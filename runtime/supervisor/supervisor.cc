@@ -15,7 +15,8 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kEmbeddedStartMs = 10'000, kConnectMs = 10'000, kCleanUpMs = 3000;
+constexpr int64_t kEmbeddedStartMs = 10'000, kConnectMs = 10'000, kCleanUpMs = 3000,
+                  kLastViewMs = 1000;
 
 // The signals that the loop reads from a descriptor. SIGHUP stays ignored where it was (nohup);
 // SIGPIPE never matters.
@@ -23,7 +24,7 @@ int BlockSignals() {
   signal(SIGPIPE, SIG_IGN);
   sigset_t set;
   sigemptyset(&set);
-  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGTSTP}) sigaddset(&set, number);
+  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGTSTP, SIGWINCH}) sigaddset(&set, number);
   struct sigaction hang_up;
   if (sigaction(SIGHUP, nullptr, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN)
     sigaddset(&set, SIGHUP);
@@ -88,6 +89,7 @@ std::string Greeting(const RunDir::Plan& plan, const RedisAddress& redis, bool e
 }
 
 struct Prepared {
+  std::unique_ptr<metrics::PageServer> metrics;  // null: none wanted
   RunDir dir;
   RunDir::Plan plan;
 };
@@ -103,6 +105,31 @@ void AskForPrecision(const RedisAddress& redis, const ConnectObserver& connect, 
   if (!precision.empty()) wanted->precision = precision;
 }
 
+// Before anything is touched: a port that is taken is a reason not to start.
+absl::StatusOr<std::unique_ptr<metrics::PageServer>> ListenForMetrics(const Config& config) {
+  if (config.metrics_port == 0) return nullptr;
+  auto server = metrics::PageServer::Listen(config.metrics_host, config.metrics_port);
+  if (server.ok()) return server;
+  if (absl::IsAlreadyExists(server.status())) {
+    return ExitError(ExitCode::kBusy, "--metrics-port ", config.metrics_port,
+                     ": another process listens there (", StdView(server.status().message()),
+                     "); choose another port, or 0 for none");
+  }
+  return ExitError(ExitCode::kUsage, "--metrics-host ", config.metrics_host, ", --metrics-port ",
+                   config.metrics_port, ": cannot be listened on (",
+                   StdView(server.status().message()), ")");
+}
+
+// Takes the page into service, and says where.
+void ServeMetrics(metrics::PageServer* server, const Config& config, Report* report) {
+  if (server == nullptr) return;
+  const absl::Status served = server->Start();
+  report->Event("metrics", served.ok() ? LogLevel::kInfo : LogLevel::kWarning,
+                served.ok() ? Cat("metrics for Prometheus at http://", config.metrics_host, ":",
+                                  server->port(), "/metrics")
+                            : std::string(served.message()));
+}
+
 absl::StatusOr<Prepared> Prepare(const Config& given, const ConnectObserver& connect) {
   Config wanted = given;
   if (!wanted.redis.empty()) {
@@ -110,9 +137,10 @@ absl::StatusOr<Prepared> Prepare(const Config& given, const ConnectObserver& con
     if (!address.ok()) return address.status();
     AskForPrecision(*address, connect, &wanted);
   }
+  HF_ASSIGN_OR_RETURN(auto metrics, ListenForMetrics(wanted));
   HF_ASSIGN_OR_RETURN(RunDir dir, RunDir::Open(wanted.dir));
   HF_ASSIGN_OR_RETURN(RunDir::Plan plan, dir.Prepare(wanted));
-  return Prepared{std::move(dir), std::move(plan)};
+  return Prepared{std::move(metrics), std::move(dir), std::move(plan)};
 }
 
 absl::StatusOr<Ending> RunPrepared(Prepared& prepared, const SupervisorOptions& options,
@@ -131,7 +159,7 @@ absl::StatusOr<Ending> RunPrepared(Prepared& prepared, const SupervisorOptions& 
   StoreLink store(options.connect, ObserverOptions(config, redis, machine, embedded != nullptr));
   HF_RETURN_IF_ERROR(store.Connect(Deadline::After(std::min(kConnectMs, config.rendezvous_ms))));
   HF_RETURN_IF_ERROR(dir.Begin(config));
-  HF_ASSIGN_OR_RETURN(auto report, Report::Open(dir.path(), config, &console));
+  HF_ASSIGN_OR_RETURN(auto report, Report::Open(dir.path(), config, machine, &console));
   HF_RETURN_IF_ERROR(dir.PublishEndpoint(config, redis, embedded != nullptr));
   report->Event("begin", LogLevel::kInfo, Greeting(prepared.plan, redis, embedded != nullptr),
                 {{"run", config.run},
@@ -141,12 +169,19 @@ absl::StatusOr<Ending> RunPrepared(Prepared& prepared, const SupervisorOptions& 
                  {"step", prepared.plan.step}});
   for (const std::string& note : prepared.plan.notes)
     report->Event("notice", LogLevel::kInfo, note);
+  ViewPublisher publisher({redis.host, redis.port, redis.user, redis.password}, config.run,
+                          machine);
+  ServeMetrics(prepared.metrics.get(), config, report.get());
   Ending ending;
   {
     SupervisorLoop loop({&config, machine, options.program, redis, embedded.get(), &store,
-                         report.get(), &console, signal_fd});
+                         report.get(), &console, &publisher, prepared.metrics.get(), signal_fd});
     ending = loop.Run();
   }
+  report->Ended(ending.code, ending.text);
+  // Its own Redis ends with it; another's tells other machines how this one ended.
+  if (embedded == nullptr)
+    publisher.Finish(view::ToJson(report->Snapshot(BootMs())), Deadline::After(kLastViewMs));
   const absl::Status cleaned = store.Finish(Deadline::After(kCleanUpMs));
   if (!cleaned.ok() && embedded == nullptr) {
     report->Event(
@@ -157,6 +192,7 @@ absl::StatusOr<Ending> RunPrepared(Prepared& prepared, const SupervisorOptions& 
   dir.RemoveEndpoint();
   report->Event("end", LogLevel::kDebug, ending.text, {{"exit", static_cast<int>(ending.code)}});
   report->WriteSummary(ending.code, ending.text);
+  report->Tick(BootMs());  // the last picture
   return ending;
 }
 
@@ -185,6 +221,7 @@ ExitCode RunSupervisor(const Config& wanted, const SupervisorOptions& options) {
   }
   const auto ending = RunPrepared(*prepared, options, console, signal_fd);
   close(signal_fd);
+  console.Leave(true);
   if (!ending.ok()) {
     console.Raw(Cat("holdfast run: ", StdView(ending.status().message())));
     return ExitCodeOf(ending.status());

@@ -10,6 +10,9 @@
 //
 // Run must be called from the main thread, before other threads exist: it blocks signals for the
 // process.
+//
+// A terminal that is closed means SIGHUP, hence a drain; under nohup, setsid or tmux there is none,
+// and a terminal that has gone is not written to any more. The run never waits for one.
 #pragma once
 
 #include <string>

@@ -12,7 +12,7 @@
 
 namespace holdfast {
 namespace {
-constexpr int64_t kDrawMs = 250, kCheckMs = 1000;
+constexpr int64_t kDrawMs = 500, kCheckMs = 1000;
 }  // namespace
 
 Ending SupervisorLoop::Run() {
@@ -115,6 +115,7 @@ void SupervisorLoop::OnSignal(int number) {
     return;
   }
   if (number == SIGTSTP) return Suspend();
+  if (number == SIGWINCH) return parts_.console->Redraw();
   const std::string name = SignalName(number);
   if (!draining_) {
     BeginDrain(name, parts_.config->grace_ms);
@@ -136,6 +137,7 @@ void SupervisorLoop::Suspend() {
   }
   if (parts_.embedded != nullptr && parts_.embedded->pid() > 0)
     kill(parts_.embedded->pid(), SIGSTOP);
+  parts_.console->Leave(false);  // the shell gets the terminal as it was
   raise(SIGSTOP);
   if (parts_.embedded != nullptr && parts_.embedded->pid() > 0)
     kill(parts_.embedded->pid(), SIGCONT);
@@ -173,6 +175,13 @@ int64_t SupervisorLoop::TimeReserveMs() const {
   return std::min({parts_.config->grace_ms, all_ms / 2, std::max<int64_t>(5000, all_ms / 10)});
 }
 
+// What others see of this machine: once a second, whether anybody looks or not.
+void SupervisorLoop::Publish(int64_t now_ms) {
+  const view::Snapshot snapshot = parts_.report->Snapshot(now_ms);
+  parts_.publisher->Post(view::ToJson(snapshot));
+  if (parts_.metrics != nullptr) parts_.metrics->SetPage(parts_.report->Metrics(snapshot));
+}
+
 void SupervisorLoop::Tick(int64_t now_ms) {
   if (time_up_ms_ >= 0 && now_ms >= time_up_ms_) {
     time_up_ms_ = -1;
@@ -184,6 +193,7 @@ void SupervisorLoop::Tick(int64_t now_ms) {
     last_check_ms_ = now_ms;
     if (forced_ == nullptr) CheckRedis();
     if (!parts_.console->live()) parts_.report->Tick(now_ms);
+    Publish(now_ms);
   }
   if (parts_.console->live() && now_ms - last_draw_ms_ >= kDrawMs) {
     last_draw_ms_ = now_ms;

@@ -7,11 +7,13 @@
 #include <set>
 #include <string>
 
+#include "runtime/metrics/page_server.h"
 #include "runtime/supervisor/console.h"
 #include "runtime/supervisor/embedded_redis.h"
 #include "runtime/supervisor/report.h"
 #include "runtime/supervisor/restart_policy.h"
 #include "runtime/supervisor/store_link.h"
+#include "runtime/supervisor/view_publisher.h"
 #include "runtime/supervisor/worker_child.h"
 
 namespace holdfast {
@@ -25,6 +27,8 @@ struct LoopParts {
   StoreLink* store;
   Report* report;
   Console* console;
+  ViewPublisher* publisher;
+  metrics::PageServer* metrics;  // null: no page is wanted
   int signal_fd;
 };
 
@@ -52,6 +56,7 @@ class SupervisorLoop {
   void OnMessage(WorkerChild& child, const Json& message);
   void OnSignal(int number);
   void Tick(int64_t now_ms);
+  void Publish(int64_t now_ms);
   void Suspend();
   void CheckRedis();
   int64_t NextWakeMs(int64_t now_ms) const;

@@ -1,5 +1,6 @@
 #include "runtime/view/series.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace holdfast::view {
@@ -31,6 +32,11 @@ void Series::Add(int64_t step, double value) {
     }
     stretches_ = std::move(merged);
   }
+}
+
+void Series::CutAfter(int64_t step) {
+  while (!stretches_.empty() && stretches_.back().last_step > step) stretches_.pop_back();
+  last_step_ = std::min(last_step_, step);
 }
 
 std::vector<Point> Series::Points() const {

@@ -21,6 +21,8 @@ class Series {
   // Steps that do not follow the last one (computed again after a restore) and values that are not
   // finite are left out.
   void Add(int64_t step, double value);
+  // Steps after `step` are not part of the run any more. A stretch that reaches beyond goes whole.
+  void CutAfter(int64_t step);
   // At most points_max, ascending; each at the last step of its stretch.
   std::vector<Point> Points() const;
   int64_t last_step() const { return last_step_; }

@@ -106,6 +106,8 @@ TEST_F(Flags, OtherCommands) {
   EXPECT_EQ(ParseCommandLine({"checkpoint", "verify", "--dir", "d"})->kind,
             CommandLine::Kind::kCheckpointVerify);
   EXPECT_EQ(ParseCommandLine({"worker", "--slot", "3", "--run", "r"})->slot, 3);
+  EXPECT_TRUE(ParseCommandLine({"status", "--dir", "d", "--watch"})->watch);
+  EXPECT_THAT(ErrorOf({"status", "--dir", "d", "--watch", "--json"}), HasSubstr("--watch"));
   EXPECT_THAT(ErrorOf({"status"}), HasSubstr("--dir"));
   EXPECT_THAT(ErrorOf({"status", "--dir", "d", "--redis", "h"}), HasSubstr("--dir"));
   EXPECT_THAT(ErrorOf({"stop", "--redis", "h:1"}), HasSubstr("--run"));

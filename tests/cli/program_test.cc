@@ -211,6 +211,10 @@ TEST_F(Program, StatusAndStopOfALiveRunAndItsResume) {
   EXPECT_EQ(Wait(20), 0) << Errors();
   const auto status = nlohmann::json::parse(Printed(), nullptr, false);
   EXPECT_EQ(status["members"].size(), 2u) << Printed();
+  EXPECT_EQ(status["active"], true);
+  Program::Start({"status", "--dir", dir_ + "/run"});
+  EXPECT_EQ(Wait(20), 0) << Errors();
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("generation 1"), HasSubstr("of 1,000,000")));
   Program::Start({"stop", "--dir", dir_ + "/run"});
   EXPECT_EQ(Wait(20), 0) << Errors();
   pid_ = run;

@@ -51,6 +51,22 @@ TEST(Row, StepOfALine) {
   EXPECT_EQ(CsvStep("99999999999999999999,1"), -1);
 }
 
+TEST(Row, FieldsByName) {
+  Row row;
+  row.step = 7;
+  row.loss = 0.1;
+  row.saved_step = 5;
+  row.skipped = true;
+  EXPECT_EQ(CsvField(CsvLine(row), "step"), 7);
+  EXPECT_EQ(CsvField(CsvLine(row), "loss"), 0.1);
+  EXPECT_EQ(CsvField(CsvLine(row), "skipped"), 1);
+  EXPECT_TRUE(std::isnan(CsvField(CsvLine(row), "eval_loss")));
+  EXPECT_TRUE(std::isnan(CsvField(CsvLine(row), "nothing")));
+  EXPECT_TRUE(std::isnan(CsvField(CsvHeader(), "loss")));
+  EXPECT_TRUE(std::isnan(CsvField("", "loss")));
+  EXPECT_TRUE(std::isnan(CsvField("1,2", "loss")));
+}
+
 TEST(Row, ALongRunKeepsFewerAndFewer) {
   int64_t kept = 0;
   for (int64_t i = 0; i < 100'000; ++i) kept += KeepsRow(i);

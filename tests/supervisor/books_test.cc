@@ -1,4 +1,4 @@
-// Line files, the step log, and the console's texts.
+// Line files and the step log.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "runtime/base/digest.h"
-#include "runtime/supervisor/console.h"
+#include "runtime/base/text.h"
 #include "runtime/supervisor/line_file.h"
 #include "runtime/supervisor/step_log.h"
 
@@ -124,41 +124,6 @@ TEST_F(Books, FilesAreReplacedWhole) {
   EXPECT_EQ(*ReadSmallFile(dir_ + "/f"), "new");
   EXPECT_FALSE(std::filesystem::exists(dir_ + "/f.new"));
   EXPECT_FALSE(WriteFileAtomically(dir_ + "/no/f", "x").ok());
-}
-
-TEST(Console, TheLiveViewFitsAnyWidth) {
-  LiveStatus status;
-  status.step = 450;
-  status.steps = 1000;
-  status.loss = 2.3141;
-  status.tokens_per_s = 41'234;
-  status.world_size = 3;
-  status.generation = 2;
-  status.saved_step = 400;
-  status.seconds_left = 130;
-  status.last_event = "worker 2 joined";
-  for (int width = 1; width < 250; ++width) {
-    const std::string text = LiveText(status, width);
-    const size_t newline = text.find('\n');
-    ASSERT_NE(newline, std::string::npos);
-    EXPECT_LE(newline, static_cast<size_t>(width));
-    EXPECT_LE(text.size() - newline - 1, static_cast<size_t>(width));
-  }
-  const std::string wide = LiveText(status, 200);
-  for (const char* part : {"45%", "450/1000", "2.3141", "41.2k tokens/s", "3 workers",
-                           "generation 2", "2m 10s left", "saved: step 400", "worker 2 joined"}) {
-    EXPECT_THAT(wide, HasSubstr(part));
-  }
-}
-
-TEST(Console, ShortTexts) {
-  EXPECT_EQ(ShortNumber(0), "0");
-  EXPECT_EQ(ShortNumber(999), "999");
-  EXPECT_EQ(ShortNumber(3.8e9), "3.8G");
-  EXPECT_EQ(ShortTime(-1), "?");
-  EXPECT_EQ(ShortTime(59), "59s");
-  EXPECT_EQ(ShortTime(7300), "2h 1m");
-  EXPECT_EQ(ShortTime(200'000), "2d 7h");
 }
 
 }  // namespace

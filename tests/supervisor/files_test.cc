@@ -7,11 +7,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "runtime/config/config.h"
+#include "runtime/metrics/page_server.h"
 #include "runtime/supervisor/embedded_redis.h"
 #include "runtime/supervisor/line_file.h"
 #include "tests/supervisor/driver.h"
@@ -53,6 +55,43 @@ TEST(Files, EveryLogHoldsWhatItPromises) {
                     HasSubstr("FLOP/s"), HasSubstr("gradient norm"), HasSubstr("lr "),
                     HasSubstr("generation")));
   EXPECT_EQ(d.Events("begin").size(), 1u);
+}
+
+TEST(Files, MetricsHaveEachLoggedStepOnceAfterAKillOfEverything) {
+  Driver d;
+  const std::string toml = "steps = 100000\nlog_every = 2\nrestarts = 3";
+  d.Start(toml, "");
+  ASSERT_TRUE(Driver::Until([&] { return d.Lines("steps.jsonl").size() > 20; }));
+  d.Signal(SIGKILL);
+  ASSERT_EQ(d.Wait(), -1);
+  ASSERT_EQ(d.Run(toml, "*:*:final11@500"), 11) << d.Output();
+  std::ifstream file(d.RunPath("metrics.csv"));
+  std::string line;
+  ASSERT_TRUE(std::getline(file, line));
+  EXPECT_THAT(line, testing::StartsWith("step,wall_s,loss,eval_loss,gradient_norm"));
+  const auto columns = std::count(line.begin(), line.end(), ',');
+  int64_t expected = 2;
+  for (; std::getline(file, line); expected += 2) {
+    EXPECT_EQ(std::stoll(line), expected);
+    EXPECT_EQ(std::count(line.begin(), line.end(), ','), columns) << line;
+  }
+  EXPECT_GE(expected, 480);
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(d.RunPath("tensorboard")))
+    files += entry.path().filename().string().starts_with("events.out.tfevents.");
+  EXPECT_EQ(files, 2);
+}
+
+TEST(Files, ATakenMetricsPortIsSaidBeforeAnythingIsTouched) {
+  const auto taken = metrics::PageServer::Listen("127.0.0.1", 0);
+  ASSERT_TRUE(taken.ok());
+  Driver d;
+  ASSERT_EQ(d.Run("metrics_port = " + std::to_string((*taken)->port()), "", 5), 7);
+  EXPECT_THAT(d.Output(), AllOf(HasSubstr("--metrics-port"), HasSubstr("another process")));
+  EXPECT_FALSE(std::filesystem::exists(d.dir() + "/run"));
+  ASSERT_EQ(d.Run("metrics_port = 9\nmetrics_host = \"192.0.2.1\"", "", 5), 2);
+  EXPECT_THAT(d.Output(), HasSubstr("192.0.2.1"));
+  EXPECT_FALSE(std::filesystem::exists(d.dir() + "/run"));
 }
 
 TEST(Files, TheSecretIsPrivateAndInNoOtherFile) {

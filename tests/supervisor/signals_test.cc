@@ -174,43 +174,110 @@ TEST(Signals, AReaderThatDoesNotReadDoesNotHoldTheRun) {
   close(ends[0]);
 }
 
-// Runs with a pseudo-terminal as standard output; what arrived on it.
-std::string OnTerminal(Driver& d, const char* term) {
-  const int master = posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK);
-  EXPECT_EQ(grantpt(master), 0);
-  EXPECT_EQ(unlockpt(master), 0);
-  const int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
-  d.Start("steps = 200\nlog_every = 50", "", [&] {
-    setenv("TERM", term, 1);
-    dup2(slave, 1);
-  });
-  std::string text;
-  int code = -2;
-  int width = 20;
-  EXPECT_TRUE(Driver::Until([&] {
+// A pseudo-terminal as the standard output (and error, where wanted) of a run.
+class Terminal {
+ public:
+  Terminal() : master_(posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK)) {
+    EXPECT_EQ(grantpt(master_), 0);
+    EXPECT_EQ(unlockpt(master_), 0);
+    slave_ = open(ptsname(master_), O_RDWR | O_NOCTTY);
+  }
+  ~Terminal() { Close(); }
+  void Start(Driver& d, const std::string& toml, const std::string& deeds, const char* term,
+             bool errors_too) const {
+    d.Start(toml, deeds, [&] {
+      setenv("TERM", term, 1);
+      setenv("NO_COLOR", "1", 1);
+      dup2(slave_, 1);
+      if (errors_too) dup2(slave_, 2);
+    });
+  }
+  void Read() {
     char buffer[4096];
-    for (ssize_t n; (n = read(master, buffer, sizeof buffer)) > 0;)
-      text.append(buffer, static_cast<size_t>(n));
-    const winsize size = {24, static_cast<unsigned short>(width = 20 + (width * 7) % 100), 0, 0};
-    (void)ioctl(master, TIOCSWINSZ, &size);  // a window that is being resized all the time
-    code = d.Wait(0);
-    return code != -2;
-  }));
-  EXPECT_EQ(code, 0) << d.Output();
-  close(slave);
-  close(master);
-  return text;
-}
+    for (ssize_t n; (n = read(master_, buffer, sizeof buffer)) > 0;)
+      text_.append(buffer, static_cast<size_t>(n));
+  }
+  void Resize() {  // a window that is being resized all the time
+    width_ = 20 + (width_ * 7) % 100;
+    const winsize size = {static_cast<unsigned short>(5 + width_ % 40),
+                          static_cast<unsigned short>(width_), 0, 0};
+    (void)ioctl(master_, TIOCSWINSZ, &size);
+  }
+  int ReadUntilEnd(Driver& d) {
+    int code = -2;
+    EXPECT_TRUE(Driver::Until([&] {
+      Read();
+      Resize();
+      return (code = d.Wait(0)) != -2;
+    }));
+    Read();
+    return code;
+  }
+  void Close() {
+    if (master_ < 0) return;
+    close(slave_);
+    close(master_);
+    master_ = -1;
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  int master_, slave_ = -1, width_ = 20;
+  std::string text_;
+};
+
+constexpr char kEntered[] = "\x1b[?1049h", kLeft[] = "\x1b[?1049l";
 
 TEST(Signals, ALiveViewOnATerminalAndPlainLinesOnADumbOne) {
-  Driver live, dumb;
-  const std::string view = OnTerminal(live, "xterm");
-  EXPECT_THAT(view, HasSubstr("\x1b[J"));
-  EXPECT_THAT(view, HasSubstr("["));
-  EXPECT_EQ(view.find("gradient norm"), std::string::npos);
-  const std::string lines = OnTerminal(dumb, "dumb");
-  EXPECT_EQ(lines.find('\x1b'), std::string::npos);
-  EXPECT_THAT(lines, HasSubstr("step 50/200"));
+  Driver d, dumb;
+  Terminal view, lines;
+  view.Start(d, "steps = 300\nlog_every = 50", "1:1:kill@20", "xterm", true);
+  EXPECT_EQ(view.ReadUntilEnd(d), 0);
+  const size_t entered = view.text().find(kEntered), left = view.text().rfind(kLeft);
+  ASSERT_NE(entered, std::string::npos);
+  ASSERT_NE(left, std::string::npos);
+  EXPECT_LT(entered, left);
+  const std::string shown = view.text().substr(entered, left - entered);
+  EXPECT_THAT(shown, HasSubstr("loss "));
+  EXPECT_EQ(shown.find("step 50/300"), std::string::npos);  // no plain line in between
+  // Afterwards the ordinary screen: the lines that were kept, the last picture, how it ended.
+  const std::string after = view.text().substr(left + sizeof kLeft - 1);
+  EXPECT_THAT(after, ::testing::AllOf(HasSubstr("died after step"), HasSubstr("100%"),
+                                      HasSubstr("holdfast run: finished")));
+  EXPECT_EQ(after.find('\x1b'), std::string::npos);
+  lines.Start(dumb, "steps = 200\nlog_every = 50", "", "dumb", true);
+  EXPECT_EQ(lines.ReadUntilEnd(dumb), 0);
+  EXPECT_EQ(lines.text().find('\x1b'), std::string::npos);
+  EXPECT_THAT(lines.text(), HasSubstr("step 50/200"));
+}
+
+TEST(Signals, TheTerminalIsRestoredAfterASignal) {
+  Driver d;
+  Terminal terminal;
+  terminal.Start(d, kLong, "", "xterm", true);
+  ASSERT_TRUE(Driver::Until([&] {
+    terminal.Read();
+    return terminal.text().find(kEntered) != std::string::npos && d.Lines("steps.jsonl").size() > 5;
+  }));
+  d.Signal(SIGINT);
+  EXPECT_EQ(terminal.ReadUntilEnd(d), 10);
+  const size_t left = terminal.text().rfind(kLeft);
+  ASSERT_NE(left, std::string::npos);
+  EXPECT_THAT(terminal.text().substr(left), HasSubstr("the same command resumes"));
+}
+
+// As after `setsid holdfast run`: the window is closed, and no hang-up comes.
+TEST(Signals, ATerminalThatHasGoneDoesNotEndTheRun) {
+  Driver d;
+  Terminal terminal;
+  terminal.Start(d, "steps = 400", "", "xterm", true);
+  ASSERT_TRUE(Driver::Until([&] {
+    terminal.Read();
+    return terminal.text().find(kEntered) != std::string::npos;
+  }));
+  terminal.Close();
+  EXPECT_EQ(d.Wait(), 0);
+  EXPECT_EQ(d.Summary()["final_step"], 400);
 }
 
 }  // namespace

@@ -35,6 +35,20 @@ TEST(Series, RepeatedStepsAndWhatIsNoNumberAreLeftOut) {
   EXPECT_EQ(series.Points(), (std::vector<Point>{{1, 1}, {2, 2}, {3, 3}, {4, 4}}));
 }
 
+TEST(Series, GoesOnFromWhereItIsCut) {
+  Series series(100);
+  for (int64_t step = 1; step <= 10; ++step) series.Add(step, 5);
+  series.CutAfter(6);
+  series.Add(6, 1);  // known
+  series.Add(7, 4);
+  EXPECT_EQ(series.Points().size(), 7u);
+  EXPECT_EQ(series.Points().back(), (Point{7, 4}));
+  series.CutAfter(100);
+  EXPECT_EQ(series.last_step(), 7);
+  series.CutAfter(0);
+  EXPECT_TRUE(series.Points().empty());
+}
+
 std::vector<std::string> Lines(const PlotInput& input, int columns, int rows, bool utf8) {
   Capabilities caps;
   caps.width = columns;
