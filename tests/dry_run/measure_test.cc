@@ -59,7 +59,10 @@ TEST(Measure, FindsOutWhatTheModelIs) {
   EXPECT_EQ(m->model.tokens_per_step, 5 * 4);
   // Values and two moments of 9 parameters, the frozen offset, the buffer of 5.
   EXPECT_EQ(m->model.state_bytes, 4 * (3 * 9 + 1 + 5));
-  EXPECT_EQ(m->units, 5) << "a small step is timed whole";
+  // All five, unless the machine is so busy that they do not fit into the budget: one for each
+  // thread at least.
+  EXPECT_GE(m->units, 2);
+  EXPECT_LE(m->units, 5);
   EXPECT_GE(m->steps, 2);
   EXPECT_GT(m->round_ms, 0);
   EXPECT_GT(m->apply_ms, 0);
