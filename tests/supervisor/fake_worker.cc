@@ -51,7 +51,7 @@ std::vector<Deed> DeedsOf(int slot, int life, int64_t first_step) {
     if (fields[0] != "*" && fields[0] != std::to_string(slot)) continue;
     if (fields[1] != "*" && fields[1] != std::to_string(life)) continue;
     int64_t step = std::stoll(deed.at(1));
-    if (step > 0 && fields[1] != "*") step = std::max(step, first_step);
+    if (step > 0) step = std::max(step, first_step);
     deeds.push_back({deed.at(0), step});
   }
   return deeds;
