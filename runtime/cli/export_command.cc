@@ -52,7 +52,10 @@ class Exporter {
     for (const TensorSpec& t : spec_.tensors)
       header.tensors.push_back({.name = t.name, .dtype = "F32", .shape = t.shape});
     auto writer = SafetensorsWriter::Create(path_, std::move(header));
-    if (!writer.ok()) return WithExit(writer.status(), ExitCode::kFailed);
+    if (!writer.ok())
+      return WithExit(writer.status(), absl::IsInvalidArgument(writer.status())
+                                           ? ExitCode::kUsage
+                                           : ExitCode::kFailed);
     writer_ = *std::move(writer);
     return absl::OkStatus();
   }

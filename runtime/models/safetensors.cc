@@ -130,6 +130,11 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
   for (const FileTensor& t : header.tensors) {
     if (t.dtype != "F32") return absl::InvalidArgumentError("only F32 tensors are written");
   }
+  // The new file takes the place of the old one by its name: a device must not go that way.
+  struct stat old = {};
+  if (stat(path.c_str(), &old) == 0 && !S_ISREG(old.st_mode))
+    return absl::InvalidArgumentError(
+        Cat(path, " is there and is no regular file: name a file to write or to replace"));
   const std::string temporary = Cat(path, ".", getpid(), ".part");
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return SystemError(temporary, "cannot be written", errno);

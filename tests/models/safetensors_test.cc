@@ -137,6 +137,20 @@ TEST(Safetensors, AnInterruptedWriteLeavesTheFormerFile) {
   EXPECT_EQ(files, 1) << "nothing is left beside it";
 }
 
+TEST(Safetensors, OnlyARegularFileIsReplaced) {
+  const TempDir dir;
+  const SafetensorsHeader header = {.tensors = {{.name = "a", .dtype = "F32", .shape = {1}}},
+                                    .metadata = {}};
+  const std::string pipe = dir.Path("pipe");  // stands for any device, too
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, dir.Path("")}) {
+    const absl::Status status = SafetensorsWriter::Create(path, header).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no regular file"));
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+}
+
 TEST(Safetensors, FilesThatAreNone) {
   const TempDir dir;
   const auto open = [&](const std::string& bytes) {
