@@ -101,7 +101,8 @@ void AddRun(CLI::App* run, RawRun* raw) {
           run->add_option(FlagOf(key), raw->values[&key], HelpText(key))->type_name(TypeName(key));
       // One value each, given once; lists take several.
       if (key.type != KeyType::kList)
-        option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+        option->expected(1)->allow_extra_args(false)->multi_option_policy(
+            CLI::MultiOptionPolicy::Throw);
     }
     option->group(key.group == "Internal" ? "" : std::string(key.group));
   }
@@ -171,18 +172,19 @@ absl::Status ResolveRun(const RawRun& raw, Config* config) {
   return absl::OkStatus();
 }
 
-// CLI11 would only say that it did not expect an argument; a misspelt flag deserves the right one.
+// `command`: as it stands behind "holdfast", with its space. CLI11 would only say that it did not
+// expect an argument; a misspelt flag deserves the right one.
 absl::Status CheckExtras(const CLI::App& app, std::string_view command) {
   const std::vector<std::string> extras = app.remaining();
   if (extras.empty()) return absl::OkStatus();
   const std::string& extra = extras.front();
   if (extra.rfind("--", 0) != 0)
-    return Usage(Cat("'", extra, "' was not expected; see holdfast ", command, " --help"));
+    return Usage(Cat("'", extra, "' was not expected; see holdfast", command, " --help"));
   const std::string name = extra.substr(2, extra.find('=') - 2);
-  std::string near = command == "run" ? NearestKey(name, kRunOnly) : "";
+  std::string near = command == " run" ? NearestKey(name, kRunOnly) : "";
   std::replace(near.begin(), near.end(), '_', '-');
   return Usage(Cat("unknown flag --", name, near.empty() ? "" : Cat("; did you mean --", near, "?"),
-                   "; see holdfast ", command, " --help"));
+                   "; see holdfast", command, " --help"));
 }
 
 void AddEndpoint(CLI::App* app, CommandLine* line) {
@@ -230,7 +232,8 @@ struct Program {
     stop =
         app.add_subcommand("stop", "Ask all workers of a run to save and stop at a step boundary");
     AddEndpoint(stop, &line);
-    checkpoint = app.add_subcommand("checkpoint", "List or verify the checkpoints in a directory");
+    checkpoint =
+        app.add_subcommand("checkpoint", "List, verify or export the checkpoints in a directory");
     checkpoint->require_subcommand(1);
     list = checkpoint->add_subcommand("list", "List the checkpoints and whether they are complete");
     verify = checkpoint->add_subcommand("verify", "Read and check every stored byte");
@@ -244,10 +247,29 @@ struct Program {
   }
 };
 
+// CLI11's own checks print the bounds of the type, and let NaN pass.
+CLI::Validator NotNegative() {
+  return {[](const std::string& text) -> std::string {
+            int64_t value = 0;
+            if (absl::SimpleAtoi(text, &value) && value >= 0) return "";
+            return Cat("'", text, "' is not an integer from 0");
+          },
+          ""};
+}
+
+CLI::Validator Temperature() {
+  return {[](const std::string& text) -> std::string {
+            double value = 0;
+            if (absl::SimpleAtod(text, &value) && value >= 0 && value <= 100) return "";
+            return Cat("'", text, "' is not a number from 0 to 100");
+          },
+          ""};
+}
+
 void AddChoice(CLI::App* tool, CommandLine* line) {
   tool->add_option("--dir", line->dir, "directory of the run")->required()->type_name("DIR");
   tool->add_option("--step", line->step, "the checkpoint of this step [the newest good one]")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->type_name("N");
   tool->add_flag("--best", line->best, "the checkpoint with the smallest held-out loss");
 }
@@ -273,10 +295,10 @@ void Program::AddSample() {
       ->check(CLI::Range(int64_t{1}, int64_t{100'000'000}))
       ->type_name("N");
   sample->add_option("--temperature", line.temperature, "0: always the likeliest token [1]")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(Temperature())
       ->type_name("T");
   sample->add_option("--top-k", line.top_k, "only among the k likeliest tokens [0: all]")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->type_name("K");
   sample->add_option("--seed", line.seed, "the same seed, the same text [1]")->type_name("N");
   sample
@@ -290,7 +312,7 @@ absl::StatusOr<CommandLine> Resolve(Program* program) {
   HF_RETURN_IF_ERROR(CheckExtras(program->app, ""));
   if (program->run->parsed()) {
     line.kind = CommandLine::Kind::kRun;
-    HF_RETURN_IF_ERROR(CheckExtras(*program->run, "run"));
+    HF_RETURN_IF_ERROR(CheckExtras(*program->run, " run"));
     HF_RETURN_IF_ERROR(ResolveRun(program->raw, &line.config));
     HF_RETURN_IF_ERROR(ResolveDryRun(program->raw, &line));
   } else if (program->worker->parsed()) {
@@ -299,21 +321,21 @@ absl::StatusOr<CommandLine> Resolve(Program* program) {
     const bool status = program->status->parsed();
     line.kind = status ? CommandLine::Kind::kStatus : CommandLine::Kind::kStop;
     HF_RETURN_IF_ERROR(
-        CheckExtras(status ? *program->status : *program->stop, status ? "status" : "stop"));
+        CheckExtras(status ? *program->status : *program->stop, status ? " status" : " stop"));
     HF_RETURN_IF_ERROR(CheckEndpoint(line));
   } else if (program->list->parsed()) {
     line.kind = CommandLine::Kind::kCheckpointList;
-    HF_RETURN_IF_ERROR(CheckExtras(*program->list, "checkpoint list"));
+    HF_RETURN_IF_ERROR(CheckExtras(*program->list, " checkpoint list"));
   } else if (program->verify->parsed()) {
     line.kind = CommandLine::Kind::kCheckpointVerify;
-    HF_RETURN_IF_ERROR(CheckExtras(*program->verify, "checkpoint verify"));
+    HF_RETURN_IF_ERROR(CheckExtras(*program->verify, " checkpoint verify"));
   } else if (program->write->parsed()) {
     line.kind = CommandLine::Kind::kCheckpointExport;
-    HF_RETURN_IF_ERROR(CheckExtras(*program->write, "checkpoint export"));
+    HF_RETURN_IF_ERROR(CheckExtras(*program->write, " checkpoint export"));
     if (line.best && line.step >= 0) return Usage("--step and --best exclude each other");
   } else if (program->sample->parsed()) {
     line.kind = CommandLine::Kind::kSample;
-    HF_RETURN_IF_ERROR(CheckExtras(*program->sample, "sample"));
+    HF_RETURN_IF_ERROR(CheckExtras(*program->sample, " sample"));
     if (line.best && line.step >= 0) return Usage("--step and --best exclude each other");
   } else {
     return Usage(Cat("no command given\n\n", program->app.help()));
@@ -336,6 +358,11 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   } catch (const CLI::CallForVersion&) {
     program.line.printed = Cat("holdfast ", kVersion, "\n");
     return program.line;
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string text = error.what();  // "--steps: At Most 1 required but received 2"
+    const size_t name = text.find(": At Most 1 ");
+    if (name == std::string::npos) return Usage(Cat(text, "; see --help"));
+    return Usage(Cat(text.substr(0, name), " is given more than once; it takes one value"));
   } catch (const CLI::Error& error) {
     return Usage(Cat(error.what(), "; see --help"));
   }

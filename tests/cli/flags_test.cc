@@ -75,8 +75,9 @@ TEST_F(Flags, WrongValuesNameFlagValueAndExpectation) {
       {{"--reduction", "quick"}, "--reduction", "exact, fast"},
       {{"--checkpoint-every", "soon"}, "--checkpoint-every", "soon"},
       {{"--min-workers", "5", "--max-workers", "4"}, "--min-workers 5", "--max-workers 4"},
-      {{"--steps", "1", "--steps", "2"}, "--steps", ""},
+      {{"--steps", "1", "--steps", "2"}, "--steps", "more than once"},
       {{"--steps"}, "--steps", ""},
+      {{"--dir", "a", "stray"}, "'stray'", "not expected; see holdfast run --help"},
       {{"--chekpoint-every", "5"}, "--chekpoint-every", "did you mean --checkpoint-every"},
       {{"--worker", "5"}, "--worker", "did you mean --workers"},
       {{"--redis", "redis://:pw@h:1"}, "--redis", "HOLDFAST_REDIS_PASSWORD"},
@@ -112,8 +113,21 @@ TEST_F(Flags, OtherCommands) {
   EXPECT_THAT(ErrorOf({"status", "--dir", "d", "--redis", "h"}), HasSubstr("--dir"));
   EXPECT_THAT(ErrorOf({"stop", "--redis", "h:1"}), HasSubstr("--run"));
   EXPECT_THAT(ErrorOf({"checkpoint"}), HasSubstr("subcommand"));
-  EXPECT_THAT(ErrorOf({"train"}), HasSubstr("train"));
+  EXPECT_THAT(ErrorOf({"train"}), AllOf(HasSubstr("'train'"), HasSubstr("see holdfast --help")));
   EXPECT_THAT(ErrorOf({}), AllOf(HasSubstr("no command"), HasSubstr("run"), HasSubstr("status")));
+}
+
+TEST_F(Flags, WrongValuesOfOtherCommands) {
+  const auto sample = [](const std::string& flag, const std::string& value) {
+    return ErrorOf({"sample", "--dir", "d", flag, value});
+  };
+  EXPECT_THAT(sample("--step", "-1"), HasSubstr("--step: '-1' is not an integer from 0"));
+  EXPECT_THAT(sample("--top-k", "1.5"), HasSubstr("--top-k: '1.5' is not an integer from 0"));
+  for (const char* value : {"nan", "-1", "101", "hot"})
+    EXPECT_THAT(sample("--temperature", value), HasSubstr("is not a number from 0 to 100"));
+  EXPECT_EQ(ParseCommandLine({"sample", "--dir", "d", "--temperature", "0.5", "--top-k", "40"})
+                ->temperature,
+            0.5);
 }
 
 TEST_F(Flags, HelpTeaches) {
