@@ -60,10 +60,12 @@ absl::Status StatusOfRedisError(std::string_view error, std::string_view endpoin
   // Inside a script the code of a failed command stands in the middle of the text.
   const std::string where = Cat("Redis at ", endpoint);
   if (Has(error, "WRONGPASS") || Has(error, "invalid password")) {
-    return absl::UnauthenticatedError(Cat(where, " refuses the password: correct it in --redis"));
+    return absl::UnauthenticatedError(Cat(
+        where, " refuses the password: correct HOLDFAST_REDIS_PASSWORD or --redis-password-file"));
   }
   if (Has(error, "NOAUTH") || Has(error, "unauthenticated")) {
-    return absl::UnauthenticatedError(Cat(where, " wants a password: give it in --redis"));
+    return absl::UnauthenticatedError(Cat(
+        where, " wants a password: give it in HOLDFAST_REDIS_PASSWORD or --redis-password-file"));
   }
   if (Has(error, "without any password configured")) {
     return absl::UnauthenticatedError(Cat(

@@ -79,7 +79,7 @@ const Key kTable[] = {
   {"keep", &C::keep, kInteger, kFree, "Saving and logging", 1, 10'000, "", "checkpoints kept; older ones are pruned after a newer one is saved"},
   {"keep_best", &C::keep_best, kInteger, kFree, "Saving and logging", 0, 1, "", "1: the checkpoint with the smallest held-out loss stays, too; 0: off"},
   {"checkpoint_max_failures", &C::checkpoint_max_failures, kInteger, kFree, "Saving and logging", 1, 1'000'000, "", "failed saves in a row that end the run"},
-  {"eval_every", &C::eval_every, kInteger, kFree, "Saving and logging", 0, 1e12, "", "steps between evaluations on held-out data; 0: never"},
+  {"eval_every", &C::eval_every, kInteger, kFree, "Saving and logging", 0, 1e12, "", "steps between evaluations on held-out data, besides that after the last step; 0: only that one"},
   {"eval_batches", &C::eval_batches, kInteger, kFree, "Saving and logging", 0, 1e12, "", "held-out batches per evaluation; 0: all"},
   {"log_every", &C::log_every, kInteger, kFree, "Saving and logging", 1, 1e12, "", "steps between log lines"},
   {"tensorboard", &C::tensorboard, kText, kFree, "Saving and logging", 0, 0, "on|off", "event files for TensorBoard in DIR/tensorboard"},
