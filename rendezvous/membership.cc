@@ -326,6 +326,8 @@ void MembershipImpl::NoteEnd(const Record& record, const absl::Status& status) {
   std::lock_guard lock(mutex_);
   if (record.finished) {
     notices_.finished = true;
+    notices_.finished_step = record.finished_step;
+    notices_.finished_digest = record.finished_digest;
   } else {
     notices_.stop = true;
   }

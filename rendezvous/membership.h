@@ -96,9 +96,11 @@ struct Roster {
 struct Notices {
   int joiners =
       0;  // processes that wait, ready, for the next generation (0 when the world is full)
-  bool stop = false;            // `holdfast stop`, a person's wish: sticky
-  bool round_open = false;      // somebody has proposed a later generation: this one has ended
-  bool finished = false;        // the run is recorded as finished
+  bool stop = false;          // `holdfast stop`, a person's wish: sticky
+  bool round_open = false;    // somebody has proposed a later generation: this one has ended
+  bool finished = false;      // the run is recorded as finished
+  int64_t finished_step = 0;  // where it ended and with which state, once Enter has said so
+  uint64_t finished_digest = 0;
   bool store_replaced = false;  // emptied, replaced or older than known: save and stop
   std::string store_text;       // about store_replaced or the last error
   int64_t contact_age_ms = 0;   // since the last answer of the store

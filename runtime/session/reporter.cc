@@ -30,7 +30,7 @@ json Seconds(const TimeLedger& time) {
 }  // namespace
 
 void Reporter::Joined(const JoinedReport& r) {
-  channel_.Send(Text({{"type", "joined"},
+  channel_.Post(Text({{"type", "joined"},
                       {"generation", r.generation},
                       {"world_size", r.world_size},
                       {"rank", r.rank},
@@ -45,7 +45,7 @@ void Reporter::Joined(const JoinedReport& r) {
 
 void Reporter::Lost(uint64_t generation, int64_t step, std::string_view cause) {
   LogWarning("generation ", generation, " ended at step ", step, ": ", cause);
-  channel_.Send(Text({{"type", "lost"},
+  channel_.Post(Text({{"type", "lost"},
                       {"generation", generation},
                       {"step", step},
                       {"cause", cause},
@@ -53,7 +53,7 @@ void Reporter::Lost(uint64_t generation, int64_t step, std::string_view cause) {
 }
 
 void Reporter::FirstStep(uint64_t generation, int64_t step) {
-  channel_.Send(
+  channel_.Post(
       Text({{"type", "first_step"}, {"generation", generation}, {"step", step}, {"ms", BootMs()}}));
 }
 
@@ -83,15 +83,15 @@ void Reporter::Step(const StepReport& r, const TimeLedger& time) {
     for (const double m : r.result.metrics) metrics.push_back(Number(m));
     message["metrics"] = std::move(metrics);
   }
-  channel_.Send(Text(message));
+  channel_.Post(Text(message));
 }
 
 void Reporter::Eval(int64_t step, double loss, int64_t items) {
-  channel_.Send(Text({{"type", "eval"}, {"step", step}, {"loss", Number(loss)}, {"items", items}}));
+  channel_.Post(Text({{"type", "eval"}, {"step", step}, {"loss", Number(loss)}, {"items", items}}));
 }
 
 void Reporter::Save(const SaveReport& r) {
-  channel_.Send(Text({{"type", "save"},
+  channel_.Post(Text({{"type", "save"},
                       {"phase", r.phase},
                       {"step", r.id.step},
                       {"branch", r.id.branch},
@@ -105,12 +105,12 @@ void Reporter::Save(const SaveReport& r) {
 }
 
 void Reporter::Event(std::string_view kind, int64_t step, std::string_view text) {
-  channel_.Send(
+  channel_.Post(
       Text({{"type", "event"}, {"kind", kind}, {"step", step}, {"text", text}, {"ms", BootMs()}}));
 }
 
 void Reporter::Final(const FinalReport& r, const TimeLedger& time) {
-  channel_.Send(Text({{"type", "final"},
+  channel_.Post(Text({{"type", "final"},
                       {"exit", static_cast<int>(r.exit)},
                       {"text", r.text},
                       {"step", r.step},
@@ -123,6 +123,9 @@ void Reporter::Final(const FinalReport& r, const TimeLedger& time) {
                       {"time", Seconds(time)},
                       {"wall_s", time.wall_s()},
                       {"ms", BootMs()}}));
+  // Nobody sends it after this. A supervisor that has ended makes this return at once; one that is
+  // stopped shall find the end of the run when it wakes, and not a worker that went without a word.
+  channel_.Flush(600'000);
 }
 
 }  // namespace holdfast

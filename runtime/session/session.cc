@@ -70,6 +70,14 @@ FinalReport Session::Run() {
   report.train_loss = train_loss_;
   report.eval_loss = eval_known_ ? eval_loss_ : std::nan("");
   report.text = ending.reason;
+  if (ending.kind == Ending::Kind::kFinished) {
+    // Who comes after the end never had that state, but can say where the run has ended.
+    const rendezvous::Notices notices = membership_->notices();
+    if (report.step < notices.finished_step) {
+      report.step = notices.finished_step;
+      report.digest = notices.finished_digest;
+    }
+  }
   switch (ending.kind) {
     case Ending::Kind::kFinished:
       report.exit = ExitCode::kOk;

@@ -59,6 +59,7 @@ class Control {
       if (p.revents != 0) Take();
       if (term_received.load()) session_.RequestDrain(DrainScope::kWorker);
       session_.Tick();
+      channel_.Pump();
       Watch();
     }
   }

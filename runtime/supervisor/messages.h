@@ -35,6 +35,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <mutex>
 #include <string>
 
 #include "absl/status/status.h"
@@ -44,9 +46,13 @@ namespace holdfast {
 
 inline constexpr int kChannelFd = 3;
 inline constexpr size_t kMaxMessageBytes = 65'536;
+inline constexpr size_t kMaxPostedBytes = 4 << 20;
 
 // One end of the pair. Send never blocks for longer than a second (a full pipe drops the message
-// and counts it); Send is thread-safe, Receive belongs to one thread.
+// and counts it). Post is for those who must not lose a message because the other side is not
+// reading for a while (a stopped supervisor): what the pipe does not take waits here, in order, up
+// to kMaxPostedBytes; beyond that Post waits a second, then drops the oldest. A sender uses one of
+// the two. All are thread-safe but Receive, which belongs to one thread.
 class Channel {
  public:
   explicit Channel(int fd);  // takes ownership
@@ -55,14 +61,27 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
   int fd() const { return fd_; }
   void Send(const std::string& json);
+  void Post(const std::string& json);
+  // Sends what waits, as far as the pipe takes it now. Never blocks.
+  void Pump();
+  // The same, for at most `wait_ms`: before the end of the process.
+  void Flush(int64_t wait_ms);
   // The next message; kNotFound when none is there now, kUnavailable when the other side has gone.
   absl::StatusOr<std::string> Receive();
   // Messages that could not be sent: too large, the pipe full for a second, or the other side gone.
   int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:
+  enum class Sent { kYes, kFull, kNever };
+  Sent TrySend(const std::string& json) const;
+  void WaitForRoom(int64_t wait_ms) const;
+  void PumpLocked();
+
   int fd_;
   std::atomic<int64_t> dropped_{0};
+  std::mutex mutex_;  // over what was posted
+  std::deque<std::string> posted_;
+  size_t posted_bytes_ = 0;
 };
 
 }  // namespace holdfast

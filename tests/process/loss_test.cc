@@ -2,6 +2,7 @@
 // in the same bits.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -56,6 +57,51 @@ TEST(Loss, SurvivorsGoOnInTheSameProcesses) {
   for (const auto& line : steps->lines) smallest = std::min(smallest, line.world_size);
   EXPECT_EQ(smallest, 2);
   EXPECT_EQ(steps->lines.back().world_size, 3) << "the replacement joined before the end";
+}
+
+// A supervisor that is stopped reads nothing: its workers go on, keep what they have to say, and
+// wait with it at their end, so that not a line is missing once it wakes.
+TEST(Loss, ASupervisorStoppedOverTheEndHasEveryStepOnRecord) {
+  constexpr int64_t kMany = 2000;  // reports of far more steps than a pipe holds
+  TestRedis redis;
+  TrainRun run({.flags = {{"workers", "2"},
+                          {"steps", Cat(kMany)},
+                          {"redis", redis.url()},
+                          {"run", "stopped-test"}},
+                .env = redis.env()});
+  ASSERT_TRUE(run.WaitForStep(10));
+  ASSERT_EQ(kill(run.process().pid(), SIGSTOP), 0);
+  bool finished = false;
+  for (int i = 0; i < 600 && !finished; ++i) {
+    usleep(100'000);
+    const std::string record = redis.Cli({"HGETALL", "holdfast:{stopped-test}:record"});
+    finished = record.find("finished") != std::string::npos;
+  }
+  ASSERT_EQ(kill(run.process().pid(), SIGCONT), 0);
+  EXPECT_TRUE(finished) << "the workers do not wait for the supervisor";
+  EXPECT_EQ(run.Wait(), 0) << run.Output();
+  const auto steps = chaos::ReadSteps(run.dir());
+  ASSERT_TRUE(steps.ok());
+  EXPECT_EQ(static_cast<int64_t>(steps->lines.size()), kMany);
+  const auto summary = chaos::ReadSummary(run.dir());
+  ASSERT_TRUE(summary.ok());
+  EXPECT_EQ(summary->final_step, kMany);
+  EXPECT_EQ(summary->workers_lost, 0);
+  run.ExpectNoResidue();
+}
+
+// Who comes when all is done says where the run has ended, not how far its own log goes.
+TEST(Loss, WhoComesAfterTheEndSaysWhereItWas) {
+  TestRedis redis;
+  const Flags flags = {{"workers", "1"}, {"redis", redis.url()}, {"run", "after-test"}};
+  TrainRun first({.flags = flags, .env = redis.env()});
+  ASSERT_EQ(first.Wait(), 0) << first.Output();
+  TrainRun late({.flags = flags, .env = redis.env()});
+  ASSERT_EQ(late.Wait(), 0) << late.Output();
+  const auto summary = chaos::ReadSummary(first.dir()), after = chaos::ReadSummary(late.dir());
+  ASSERT_TRUE(summary.ok() && after.ok());
+  EXPECT_EQ(after->final_step, kSteps);
+  EXPECT_EQ(after->digest, summary->digest);
 }
 
 TEST(Loss, TheFirstRankDies) {

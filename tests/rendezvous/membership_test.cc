@@ -144,6 +144,8 @@ TEST(MembershipTest, AFinishedRunTellsNewcomers) {
   auto status = late.JoinAsync(TestOffer()).get().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("finished at step 2000"));
+  EXPECT_EQ(late.membership->notices().finished_step, 2000);
+  EXPECT_EQ(late.membership->notices().finished_digest, 0xABCu);
   for (auto& w : workers) EXPECT_TRUE(w->membership->Leave(Deadline::After(5000)).ok());
   workers.clear();
   auto observer = Observe(server);

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/base/text.h"
 #include "runtime/supervisor/messages.h"
 #include "runtime/supervisor/process.h"
 
@@ -29,6 +30,45 @@ TEST(Channel, CarriesWholeMessagesInOrder) {
   a.Send(large + "y");  // too large: dropped, never cut
   EXPECT_EQ(a.dropped(), 1);
   EXPECT_TRUE(absl::IsNotFound(b.Receive().status()));
+}
+
+TEST(Channel, WhatIsPostedWaitsForAReaderThatSleeps) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+  Channel a(pair[0]), b(pair[1]);
+  constexpr int kMessages = 3000;  // far more than a pipe holds
+  for (int i = 0; i < kMessages; ++i) a.Post(Cat("message ", i, std::string(400, ' ')));
+  for (int i = 0; i < kMessages; ++i) {
+    auto got = b.Receive();
+    if (!got.ok()) {
+      a.Pump();
+      got = b.Receive();
+    }
+    ASSERT_TRUE(got.ok()) << "message " << i << ": " << got.status();
+    ASSERT_EQ(*got, Cat("message ", i, std::string(400, ' ')));
+  }
+  EXPECT_EQ(a.dropped(), 0);
+}
+
+TEST(Channel, WhatIsPostedHasABoundAndTheNewestStays) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+  Channel a(pair[0]);
+  auto b = std::make_unique<Channel>(pair[1]);
+  const std::string filler(50'000, 'x');
+  for (int i = 0; i < 1000 && a.dropped() == 0; ++i) a.Post(filler);
+  EXPECT_EQ(a.dropped(), 1);
+  a.Post("last");  // small enough to fit beside the others
+  std::string newest;
+  for (auto got = b->Receive(); got.ok(); got = b->Receive()) {
+    newest = *got;
+    a.Pump();
+  }
+  EXPECT_EQ(newest, "last");
+  b.reset();
+  a.Post("nobody");
+  a.Flush(60'000);  // at once: there is nothing to wait for
+  EXPECT_EQ(a.dropped(), 2);
 }
 
 TEST(Channel, AFullPipeDropsAfterASecondAndAClosedOneAtOnce) {
