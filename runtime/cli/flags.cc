@@ -5,6 +5,7 @@
 #include <map>
 
 #include "absl/strings/numbers.h"
+#include "runtime/base/exit_code.h"
 #include "runtime/base/status.h"
 #include "runtime/config/keys.h"
 #include "runtime/supervisor/line_file.h"
@@ -207,6 +208,15 @@ absl::Status CheckEndpoint(const CommandLine& line) {
   return absl::OkStatus();
 }
 
+std::string ExitCodes() {
+  std::string text = "Exit codes:\n";
+  for (int code = 0; code < 128; ++code) {
+    const std::string_view what = ExitCodeText(static_cast<ExitCode>(code));
+    if (what != "unknown") text += Cat(code < 10 ? "   " : "  ", code, "  ", what, "\n");
+  }
+  return text;
+}
+
 struct Program {
   CommandLine line;
   RawRun raw;
@@ -217,7 +227,7 @@ struct Program {
   void AddSample();
   Program() {
     app.set_version_flag("--version", Cat("holdfast ", kVersion));
-    app.footer("holdfast COMMAND --help explains a command. Exit codes are listed in the README.");
+    app.footer(Cat("holdfast COMMAND --help explains a command.\n\n", ExitCodes()));
     app.require_subcommand(0, 1);
     run = app.add_subcommand(
         "run", "Train: start workers on this machine, or join a run; resumes what is there");
@@ -351,6 +361,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   program.line.config.model = default_model;
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
+    if (!arguments.empty() && arguments[0] == "help") reversed.back() = "--help";
     program.app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     program.line.printed = program.app.help();

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "runtime/base/exit_code.h"
 #include "runtime/base/text.h"
 #include "runtime/cli/flags.h"
 #include "runtime/config/keys.h"
@@ -142,6 +143,9 @@ TEST_F(Flags, HelpTeaches) {
                     HasSubstr("(bits)"), HasSubstr("--config")));
   EXPECT_THAT(ParseCommandLine({"--help"})->printed,
               AllOf(HasSubstr("checkpoint"), HasSubstr("same bits")));
+  EXPECT_EQ(ParseCommandLine({"help"})->printed, ParseCommandLine({"--help"})->printed);
+  EXPECT_THAT(ParseCommandLine({"--help"})->printed,
+              HasSubstr(Cat("  22  ", ExitCodeText(ExitCode::kCheckpoint))));
   EXPECT_EQ(ParseCommandLine({"--version"})->printed, Cat("holdfast ", kVersion, "\n"));
 }
 
