@@ -69,9 +69,10 @@ absl::StatusOr<std::unique_ptr<rendezvous::Observer>> ConnectToRun(const RunEndp
   options.member_id = Cat("command/", getpid());
   options.pid = getpid();
   auto observer = rendezvous::Observer::Connect(options, Deadline::After(kConnectMs));
-  if (!observer.ok())
+  if (!observer.ok()) {
     return WithExit(Annotate(observer.status(), Cat("Redis at ", address.text())),
                     ExitCode::kStore);
+  }
   return observer;
 }
 

@@ -28,7 +28,7 @@ inline constexpr int64_t kStaleMs = 10'000;
 // Pure. One snapshot of what several machines pinned up and the roster (the JSON of
 // Observer::StatusJson) says: figures from the freshest machine that takes part, workers from all.
 // `stale`: see RunStatus.
-view::Snapshot MergeViews(const std::vector<rendezvous::PinnedView>& views,
+view::Snapshot MergeViews(const std::vector<rendezvous::PinnedView>& pinned,
                           const nlohmann::json& roster, bool* stale);
 
 }  // namespace holdfast

@@ -20,11 +20,13 @@ void Training(const view::Snapshot& s, const RunCounters& c, Exposition* out) {
   out->Counter("tokens_total", "Tokens trained on since this supervisor started.", D(c.tokens));
   out->Counter("floating_point_operations_total",
                "Floating-point operations of the model since this supervisor started.", c.flops);
-  if (s.step_s > 0)
+  if (s.step_s > 0) {
     out->Gauge("step_duration_seconds", "Time of a step, as a moving average.", s.step_s);
-  if (s.seconds_left >= 0)
+  }
+  if (s.seconds_left >= 0) {
     out->Gauge("remaining_seconds", "Estimate of the time left to the last step.",
                D(s.seconds_left));
+  }
   // A value that is not there is no sample; one that is not a number is said to be none.
   if (s.step > 0) out->Gauge("train_loss", "Loss of the last step.", s.loss);
   if (s.eval_step >= 0) {

@@ -104,11 +104,11 @@ void RunView::OnEvent(const std::string& kind, LogLevel level, const std::string
   if (kind == "save" && TextOf(fields, "phase") == "failed") ++save_failures_;
   // In events.jsonl only; evaluations have their place in the curve.
   if (level == LogLevel::kDebug || kind == "eval") return;
-  // What comes every few minutes shall not push out what came once: one save stands for the last.
-  const bool saved = kind == "save" && level == LogLevel::kInfo;
-  if (saved && !events_.empty() && events_.back().saved) events_.pop_back();
-  events_.push_back(
-      {now_ms, text.substr(0, text.find('\n')).substr(0, kTextMax), ToneOf(kind, level), saved});
+  // What comes every few minutes shall not push out what came once: the newest stands for all.
+  const bool often = level == LogLevel::kInfo && (kind == "save" || kind == "best");
+  if (often) std::erase_if(events_, [&](const Past& e) { return e.kind == kind; });
+  events_.push_back({now_ms, text.substr(0, text.find('\n')).substr(0, kTextMax),
+                     ToneOf(kind, level), often ? kind : ""});
   if (events_.size() > kEventsMax) events_.pop_front();
 }
 

@@ -46,7 +46,7 @@ class RunView {
     int64_t at_ms;
     std::string text;
     view::Tone tone;
-    bool saved;  // "saved step 400"
+    std::string kind;  // of what comes often; else ""
   };
   static constexpr size_t kCurvePoints = 300, kRecentPoints = 256, kEvalPoints = 150;
   static constexpr size_t kEventsMax = 60, kWorkersMax = 4096;

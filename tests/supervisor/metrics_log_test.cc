@@ -266,12 +266,14 @@ TEST(RunView, WhatComesOftenDoesNotPushOutWhatCameOnce) {
   for (int i = 0; i < 500; ++i) {
     view.OnEvent("save", LogLevel::kInfo, Cat("saved step ", i), {{"phase", "saved"}}, i);
     view.OnEvent("eval", LogLevel::kInfo, "held-out loss", Json::object(), i);
+    view.OnEvent("best", LogLevel::kInfo, Cat("smallest so far: ", i), Json::object(), i);
   }
   view::Snapshot s;
   view.Fill(1000, &s);
-  ASSERT_EQ(s.events.size(), 2u);
+  ASSERT_EQ(s.events.size(), 3u);
   EXPECT_EQ(s.events[0].text, "worker 1 died");
   EXPECT_EQ(s.events[1].text, "saved step 499");
+  EXPECT_EQ(s.events[2].text, "smallest so far: 499");
 }
 
 // Every metric: named by the conventions, with HELP and TYPE, each once.
