@@ -35,7 +35,7 @@ const char* ExitCodeText(ExitCode code) {
     case ExitCode::kCheckpoint:
       return "no usable checkpoint, or saving keeps failing";
     case ExitCode::kCorrupt:
-      return "stopped: replicas disagree";
+      return "stopped: reports of one step disagree, or its sums stay wrong";
   }
   return "unknown";
 }

@@ -100,7 +100,6 @@ class StepEngine {
 
   absl::Status ComputeAndReduce(Communicator& comm, const std::vector<int32_t>& mine, int64_t step,
                                 int attempt, StepFacts* facts);
-  absl::Status WaitCompute(Communicator& comm, StepFacts* facts);
   absl::Status CheckWhileComputing(Communicator& comm);
   absl::Status BreakOff(const absl::Status& why);
   // Alone, nothing travels: there are no words to hold against others'.

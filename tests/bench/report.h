@@ -12,7 +12,7 @@
 
 namespace holdfast {
 
-// Lower half of the sorted values' upper border: the median for odd counts. 0 for none.
+// The upper one of the two middle values where the count is even. 0 for none.
 double Median(std::vector<double> values);
 // The value below which `share` (0..1) of the values lie.
 double Quantile(std::vector<double> values, double share);
