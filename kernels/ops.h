@@ -11,6 +11,9 @@
 // are the same for any alignment. Functions marked [HD bits] give the same bits on the CPU and on a
 // GPU.
 //
+// Streams of a GPU: all pointers are device memory, results of functions that return nothing are in
+// device memory too, and the calling thread has called Device::BindThread().
+//
 // "Overwritten" outputs need no initialisation. Sizes are elements. Wrong arguments are programming
 // errors: assert.
 #pragma once
@@ -35,15 +38,28 @@ struct MatMulShape {
 };
 void MatMul(Stream& stream, const MatMulShape& shape, const float* a, const float* b, float* c);
 
-// The same with bf16 inputs (the upper 16 bits of an fp32), fp32 sums and fp32 output; alpha must
-// be 1 and beta 0 or 1. kUnimplemented where the CPU has no bf16 products (Bf16Available() ==
-// false).
-[[nodiscard]] bool Bf16Available();
-[[nodiscard]] absl::Status MatMulBf16(Stream& stream, const MatMulShape& shape, const uint16_t* a,
-                                      const uint16_t* b, float* c);
+// c[m,n] = op(a) op(b) + bias, bias [n] added to each row: alpha is 1, beta 0.
+void MatMulBias(Stream& stream, const MatMulShape& shape, const float* a, const float* b,
+                const float* bias, float* c);
+
+// Inputs of 16 bits. kBf16: the upper half of an fp32. kF16: IEEE half precision, largest value
+// 65,504 (beyond it a rounded value is infinite).
+enum class Half : uint8_t { kBf16, kF16 };
+// The same with inputs of 16 bits, fp32 sums and fp32 output; alpha must be 1 and beta 0 or 1; bias
+// may be null. Only where HalfAvailable: a GPU multiplies both kinds, a CPU bf16 at most
+// (AVX-512 BF16, AMX). Elsewhere the same values come from RoundToHalf and MatMul.
+[[nodiscard]] bool HalfAvailable(const Stream& stream, Half half);
+[[nodiscard]] bool Bf16Available();  // by this CPU
+void MatMulHalf(Stream& stream, Half half, const MatMulShape& shape, const uint16_t* a,
+                const uint16_t* b, const float* bias, float* c);
 // Rounds to nearest even; NaN stays NaN. [HD bits]
-void FloatToBf16(Stream& stream, int64_t n, const float* from, uint16_t* to);
-void Bf16ToFloat(Stream& stream, int64_t n, const uint16_t* from, float* to);
+void FloatToHalf(Stream& stream, Half half, int64_t n, const float* from, uint16_t* to);
+void HalfToFloat(Stream& stream, Half half, int64_t n, const uint16_t* from, float* to);
+// out[i] = the float that FloatToHalf and HalfToFloat make of x[i]; may be the same. [HD bits]
+void RoundToHalf(Stream& stream, Half half, int64_t n, const float* x, float* out);
+// fp32 products may take inputs rounded to TF32 (10 bits of fraction) on this stream: faster on a
+// GPU, nothing on a CPU. Off at first.
+void AllowTf32(Stream& stream, bool allow);
 
 // ---- Embedding
 // -------------------------------------------------------------------------------------------------
@@ -216,7 +232,7 @@ struct FixedScale {
   int64_t micro_batches = 1;  // 1 .. 4096
 };
 // Added to, never cleared, by the functions below: one record can serve several tensors of one
-// micro-batch. An element that is flagged contributes 0.
+// micro-batch. An element that is flagged contributes 0. It lies in the stream's memory.
 struct FixedFlags {
   int64_t nonfinite = 0;     // NaN or infinite
   int64_t out_of_range = 0;  // finite, but too large for the scale
@@ -234,8 +250,12 @@ void FixedToFloat(Stream& stream, int64_t n, double factor, const int64_t* acc, 
 // acc[i] += other[i], wrapping.
 void AddWords(Stream& stream, int64_t n, const int64_t* other, int64_t* acc);
 // *sum = sum of words mod 2^64 (overwritten): linear, so the sums of the parts add up to the sum of
-// the whole.
+// the whole. `sum` lies in the stream's memory.
 void SumWords(Stream& stream, int64_t n, const int64_t* words, uint64_t* sum);
+// *digest = DigestWords(words, count, region, first) of runtime/base/digest.h. `words` and `digest`
+// lie in the stream's memory.
+void Digest(Stream& stream, const void* words, int64_t count, uint64_t region, int64_t first,
+            uint64_t* digest);
 
 // Scalars, on the host, at once. Losses and metrics: terms are added in index order in double, then
 // converted with kTermsExponent; |sum| < 2^62 / micro_batches / 2^24 (2^26 at 4,096 micro-batches),

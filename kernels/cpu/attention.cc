@@ -9,8 +9,8 @@
 #include <cmath>
 
 #include "kernels/cpu/block.h"
+#include "kernels/device_ops.h"
 #include "kernels/math/activation.h"
-#include "kernels/ops.h"
 
 namespace holdfast::kernels {
 namespace {
@@ -283,6 +283,8 @@ int64_t AttentionScratchBytes(const AttentionShape& s) {
 
 void AttentionForward(Stream& stream, const AttentionShape& shape, const float* qkv, float* out,
                       float* log_sum_exp, void* scratch) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->AttentionForward(stream, shape, qkv, out, log_sum_exp, scratch);
   CheckShape(shape);
   stream.Launch([=] {
     const Scratch s(scratch, RoundUp(shape.head_dim, kTileCols));
@@ -302,6 +304,8 @@ void AttentionForward(Stream& stream, const AttentionShape& shape, const float* 
 void AttentionBackward(Stream& stream, const AttentionShape& shape, const float* qkv,
                        const float* out, const float* log_sum_exp, const float* d_out, float* d_qkv,
                        void* scratch) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->AttentionBackward(stream, shape, qkv, out, log_sum_exp, d_out, d_qkv, scratch);
   CheckShape(shape);
   stream.Launch([=] {
     const Scratch s(scratch, RoundUp(shape.head_dim, kTileCols));

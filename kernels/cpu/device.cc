@@ -13,7 +13,9 @@
 
 namespace holdfast::kernels {
 
-class Event::State {
+namespace {
+
+class CpuPoint final : public Event::State {
  public:
   void Set() {
     {
@@ -22,11 +24,11 @@ class Event::State {
     }
     changed_.notify_all();
   }
-  bool done() const {
+  bool done() const override {
     const std::lock_guard lock(mutex_);
     return done_;
   }
-  bool WaitFor(int64_t ms) const {
+  bool WaitFor(int64_t ms) const override {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::milliseconds(ms), [this] { return done_; });
   }
@@ -36,6 +38,8 @@ class Event::State {
   mutable std::condition_variable changed_;
   bool done_ = false;
 };
+
+}  // namespace
 
 bool Event::done() const { return state_ == nullptr || state_->done(); }
 
@@ -87,7 +91,7 @@ class ThreadedStream final : public Stream {
   }
 
   Event Record() override {
-    auto state = std::make_shared<Event::State>();
+    auto state = std::make_shared<CpuPoint>();
     Enqueue([state] { state->Set(); });
     return Event(std::move(state));
   }
@@ -167,11 +171,21 @@ class ThreadedStream final : public Stream {
 class Cpu final : public Device {
  public:
   Backend backend() const override { return Backend::kCpu; }
+  std::string Name() const override { return "CPU"; }
+  absl::Status BindThread() override {
+    SetComputeThread();
+    return absl::OkStatus();
+  }
   std::unique_ptr<Stream> NewStream() override { return std::make_unique<InlineStream>(); }
   std::unique_ptr<Stream> NewAsyncStream() override { return std::make_unique<ThreadedStream>(); }
   void Copy(Stream& stream, void* to, const void* from, int64_t bytes) override {
     stream.Launch([=] {
       if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+    });
+  }
+  void Zero(Stream& stream, void* to, int64_t bytes) override {
+    stream.Launch([=] {
+      if (bytes > 0) std::memset(to, 0, static_cast<size_t>(bytes));
     });
   }
 
@@ -192,13 +206,24 @@ absl::StatusOr<Buffer> Device::Allocate(int64_t bytes) {
     return absl::ResourceExhaustedError(
         Cat("no memory for ", bytes, " bytes on the device: use a smaller model or micro-batch"));
   }
-  return Buffer(this, data, bytes);
+  return Buffer(this, data, bytes, /*host=*/false);
+}
+
+absl::StatusOr<Buffer> Device::AllocateHost(int64_t bytes) {
+  assert(bytes >= 0);
+  void* data = AllocateHostRaw(bytes);
+  if (data == nullptr) {
+    return absl::ResourceExhaustedError(
+        Cat("no memory for ", bytes, " bytes (pinned) on the host: free some, or use less of it"));
+  }
+  return Buffer(this, data, bytes, /*host=*/true);
 }
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this != &other) {
     Reset();
     device_ = std::exchange(other.device_, nullptr);
+    host_ = other.host_;
     data_ = std::exchange(other.data_, nullptr);
     bytes_ = std::exchange(other.bytes_, 0);
   }
@@ -206,7 +231,9 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 void Buffer::Reset() {
-  if (device_ != nullptr) device_->FreeRaw(data_);
+  if (device_ != nullptr) {
+    host_ ? device_->FreeHostRaw(data_) : device_->FreeRaw(data_);
+  }
   device_ = nullptr;
   data_ = nullptr;
   bytes_ = 0;

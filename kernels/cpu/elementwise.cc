@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "kernels/cpu/columns.h"
+#include "kernels/device_ops.h"
 #include "kernels/math/activation.h"
 #include "kernels/math/philox.h"
-#include "kernels/ops.h"
 
 namespace holdfast::kernels {
 namespace {
@@ -68,12 +68,14 @@ void ForBlocks(uint64_t key, uint64_t first, int64_t n, const Fn& fn) {
 }  // namespace
 
 void AddBias(Stream& stream, const MatrixShape& s, const float* bias, float* x) {
+  if (const DeviceOps* ops = stream.ops()) return ops->AddBias(stream, s, bias, x);
   stream.Launch([=] {
     for (int64_t r = 0; r < s.rows; ++r) AddRow(s.cols, x + r * s.cols, bias, x + r * s.cols);
   });
 }
 
 void BiasGradient(Stream& stream, const MatrixShape& s, const float* d_out, float* d_bias) {
+  if (const DeviceOps* ops = stream.ops()) return ops->BiasGradient(stream, s, d_out, d_bias);
   stream.Launch([=] {
     ColumnSums(s.rows, s.cols, d_bias, [=](int64_t r, int64_t c0, int64_t n, float* partial) {
       AddRow(n, partial, d_out + r * s.cols + c0, partial);
@@ -83,6 +85,8 @@ void BiasGradient(Stream& stream, const MatrixShape& s, const float* d_out, floa
 
 void BiasResidualAdd(Stream& stream, const MatrixShape& s, const float* x, const float* bias,
                      const float* residual, float* out) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->BiasResidualAdd(stream, s, x, bias, residual, out);
   stream.Launch([=] {
     for (int64_t r = 0; r < s.rows; ++r) {
       const int64_t at = r * s.cols;
@@ -92,11 +96,13 @@ void BiasResidualAdd(Stream& stream, const MatrixShape& s, const float* x, const
 }
 
 void ResidualAdd(Stream& stream, int64_t n, const float* a, const float* b, float* out) {
+  if (const DeviceOps* ops = stream.ops()) return ops->ResidualAdd(stream, n, a, b, out);
   stream.Launch([=] { AddRow(n, a, b, out); });
 }
 
 void BiasGeluForward(Stream& stream, const MatrixShape& s, const float* bias, float* pre,
                      float* out) {
+  if (const DeviceOps* ops = stream.ops()) return ops->BiasGeluForward(stream, s, bias, pre, out);
   stream.Launch([=] {
     for (int64_t r = 0; r < s.rows; ++r) GeluRow(s.cols, bias, pre + r * s.cols, out + r * s.cols);
   });
@@ -104,6 +110,8 @@ void BiasGeluForward(Stream& stream, const MatrixShape& s, const float* bias, fl
 
 void BiasGeluBackward(Stream& stream, const MatrixShape& s, const float* derivative,
                       const float* d_out, float* d_pre, float* d_bias) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->BiasGeluBackward(stream, s, derivative, d_out, d_pre, d_bias);
   stream.Launch([=] {
     ColumnSums(s.rows, s.cols, d_bias, [=](int64_t r, int64_t c0, int64_t n, float* partial) {
       const int64_t at = r * s.cols + c0;
@@ -114,6 +122,7 @@ void BiasGeluBackward(Stream& stream, const MatrixShape& s, const float* derivat
 
 void BiasReluForward(Stream& stream, const MatrixShape& s, const float* bias, const float* x,
                      float* out) {
+  if (const DeviceOps* ops = stream.ops()) return ops->BiasReluForward(stream, s, bias, x, out);
   stream.Launch([=] {
     for (int64_t r = 0; r < s.rows; ++r) ReluRow(s.cols, bias, x + r * s.cols, out + r * s.cols);
   });
@@ -121,6 +130,8 @@ void BiasReluForward(Stream& stream, const MatrixShape& s, const float* bias, co
 
 void BiasReluBackward(Stream& stream, const MatrixShape& s, const float* out, const float* d_out,
                       float* d_x, float* d_bias) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->BiasReluBackward(stream, s, out, d_out, d_x, d_bias);
   stream.Launch([=] {
     ColumnSums(s.rows, s.cols, d_bias, [=](int64_t r, int64_t c0, int64_t n, float* partial) {
       const int64_t at = r * s.cols + c0;
@@ -130,6 +141,7 @@ void BiasReluBackward(Stream& stream, const MatrixShape& s, const float* out, co
 }
 
 void Dropout(Stream& stream, const DropoutOptions& o, int64_t n, const float* x, float* out) {
+  if (const DeviceOps* ops = stream.ops()) return ops->Dropout(stream, o, n, x, out);
   stream.Launch([=] {
     const uint64_t threshold = KeepThreshold(o.keep);
     const float factor = 1.0f / o.keep;
@@ -141,6 +153,8 @@ void Dropout(Stream& stream, const DropoutOptions& o, int64_t n, const float* x,
 
 void RandomNormal(Stream& stream, const RandomOptions& o, float mean, float deviation, int64_t n,
                   float* out) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->RandomNormal(stream, o, mean, deviation, n, out);
   stream.Launch([=] {
     ForBlocks(o.key, o.first, n, [&](const Philox4& words, uint64_t lane, int64_t i) {
       float pair[2];
@@ -152,6 +166,7 @@ void RandomNormal(Stream& stream, const RandomOptions& o, float mean, float devi
 
 void RandomUniform(Stream& stream, const RandomOptions& o, float low, float high, int64_t n,
                    float* out) {
+  if (const DeviceOps* ops = stream.ops()) return ops->RandomUniform(stream, o, low, high, n, out);
   stream.Launch([=] {
     ForBlocks(o.key, o.first, n, [&](const Philox4& words, uint64_t lane, int64_t i) {
       const float value = fmaf(UniformOf(words.lane[lane]), high - low, low);
@@ -161,24 +176,29 @@ void RandomUniform(Stream& stream, const RandomOptions& o, float low, float high
 }
 
 void AccumulateFloat(Stream& stream, int64_t n, const float* x, float* acc) {
+  if (const DeviceOps* ops = stream.ops()) return ops->AccumulateFloat(stream, n, x, acc);
   stream.Launch([=] { AddRow(n, acc, x, acc); });
 }
 
 void ScaleFloat(Stream& stream, int64_t n, float factor, float* x) {
+  if (const DeviceOps* ops = stream.ops()) return ops->ScaleFloat(stream, n, factor, x);
   stream.Launch([=] {
     for (int64_t i = 0; i < n; ++i) x[i] *= factor;
   });
 }
 
 void Fill(Stream& stream, int64_t n, float value, float* x) {
+  if (const DeviceOps* ops = stream.ops()) return ops->Fill(stream, n, value, x);
   stream.Launch([=] { std::fill_n(x, n, value); });
 }
 
 void FillWords(Stream& stream, int64_t n, int64_t value, int64_t* words) {
+  if (const DeviceOps* ops = stream.ops()) return ops->FillWords(stream, n, value, words);
   stream.Launch([=] { std::fill_n(words, n, value); });
 }
 
 void CopyFloat(Stream& stream, int64_t n, const float* from, float* to) {
+  if (const DeviceOps* ops = stream.ops()) return ops->CopyFloat(stream, n, from, to);
   stream.Launch([=] {
     if (n > 0) std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
   });

@@ -1,7 +1,7 @@
 #include <cassert>
 #include <cstring>
 
-#include "kernels/ops.h"
+#include "kernels/device_ops.h"
 
 namespace holdfast::kernels {
 namespace {
@@ -20,6 +20,8 @@ void SumRow(int64_t n, const float* a, const float* b, float* out) {
 
 void EmbeddingForward(Stream& stream, const EmbeddingShape& s, const int32_t* tokens,
                       const float* token_table, const float* position_table, float* out) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->EmbeddingForward(stream, s, tokens, token_table, position_table, out);
   stream.Launch([=] {
     for (int64_t row = 0; row < s.batch * s.context; ++row) {
       assert(tokens[row] >= 0 && tokens[row] < s.vocab);
@@ -31,6 +33,8 @@ void EmbeddingForward(Stream& stream, const EmbeddingShape& s, const int32_t* to
 
 void EmbeddingBackward(Stream& stream, const EmbeddingShape& s, const int32_t* tokens,
                        const float* d_out, float* d_token_table, float* d_position_table) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->EmbeddingBackward(stream, s, tokens, d_out, d_token_table, d_position_table);
   stream.Launch([=] {
     const size_t row_bytes = static_cast<size_t>(s.width) * sizeof(float);
     if (s.batch == 0) std::memset(d_position_table, 0, row_bytes * static_cast<size_t>(s.context));

@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <cassert>
 
+#include "kernels/device_ops.h"
 #include "kernels/math/fixed.h"
-#include "kernels/ops.h"
+#include "runtime/base/digest.h"
 
 namespace holdfast::kernels {
 namespace {
@@ -69,15 +70,19 @@ void Convert(const FixedScale& s, int64_t n, const float* x, int64_t* acc, Fixed
 
 void AccumulateFixed(Stream& stream, const FixedScale& scale, int64_t n, const float* x,
                      int64_t* acc, FixedFlags* flags) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->AccumulateFixed(stream, scale, n, x, acc, flags);
   stream.Launch([=] { Convert<true>(scale, n, x, acc, flags); });
 }
 
 void StoreFixed(Stream& stream, const FixedScale& scale, int64_t n, const float* x, int64_t* acc,
                 FixedFlags* flags) {
+  if (const DeviceOps* ops = stream.ops()) return ops->StoreFixed(stream, scale, n, x, acc, flags);
   stream.Launch([=] { Convert<false>(scale, n, x, acc, flags); });
 }
 
 void FixedToFloat(Stream& stream, int64_t n, double factor, const int64_t* acc, float* out) {
+  if (const DeviceOps* ops = stream.ops()) return ops->FixedToFloat(stream, n, factor, acc, out);
   stream.Launch([=] {
     const int64_t* __restrict from = acc;
     float* __restrict to = out;
@@ -86,6 +91,7 @@ void FixedToFloat(Stream& stream, int64_t n, double factor, const int64_t* acc, 
 }
 
 void AddWords(Stream& stream, int64_t n, const int64_t* other, int64_t* acc) {
+  if (const DeviceOps* ops = stream.ops()) return ops->AddWords(stream, n, other, acc);
   stream.Launch([=] {
     const auto* __restrict from = reinterpret_cast<const uint64_t*>(other);
     auto* __restrict to = reinterpret_cast<uint64_t*>(acc);
@@ -94,11 +100,19 @@ void AddWords(Stream& stream, int64_t n, const int64_t* other, int64_t* acc) {
 }
 
 void SumWords(Stream& stream, int64_t n, const int64_t* words, uint64_t* sum) {
+  if (const DeviceOps* ops = stream.ops()) return ops->SumWords(stream, n, words, sum);
   stream.Launch([=] {
     uint64_t total = 0;
     for (int64_t i = 0; i < n; ++i) total += static_cast<uint64_t>(words[i]);
     *sum = total;
   });
+}
+
+void Digest(Stream& stream, const void* words, int64_t count, uint64_t region, int64_t first,
+            uint64_t* digest) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->Digest(stream, words, count, region, first, digest);
+  stream.Launch([=] { *digest = DigestWords(words, count, region, first); });
 }
 
 double SumTerms(int64_t n, const float* terms) {

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "kernels/cpu/simd.h"
+#include "kernels/device_ops.h"
 #include "kernels/math/activation.h"
-#include "kernels/ops.h"
 
 namespace holdfast::kernels {
 namespace {
@@ -136,6 +136,8 @@ struct Backward {
 
 void LayerNormForward(Stream& stream, const LayerNormShape& s, const float* x, const float* gain,
                       const float* bias, float* out, float* mean, float* rstd) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->LayerNormForward(stream, s, x, gain, bias, out, mean, rstd);
   stream.Launch([=] {
     for (int64_t r = 0; r < s.rows; ++r) {
       ForwardRow(s.cols, s.epsilon, x + r * s.cols, gain, bias, out + r * s.cols, mean + r,
@@ -147,6 +149,8 @@ void LayerNormForward(Stream& stream, const LayerNormShape& s, const float* x, c
 void LayerNormBackward(Stream& stream, const LayerNormShape& s, const float* x, const float* gain,
                        const float* mean, const float* rstd, const float* d_out,
                        const LayerNormGradients& out) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->LayerNormBackward(stream, s, x, gain, mean, rstd, d_out, out);
   const Backward backward{s.cols, x, gain, mean, rstd, d_out, out};
   stream.Launch([=] { backward.Run(s.rows); });
 }

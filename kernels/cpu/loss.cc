@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "kernels/cpu/simd.h"
+#include "kernels/device_ops.h"
 #include "kernels/math/activation.h"
-#include "kernels/ops.h"
 
 namespace holdfast::kernels {
 namespace {
@@ -69,6 +69,8 @@ float LossOf(float max, float sum, float target_logit) { return Log(sum) + (max 
 
 void SoftmaxCrossEntropy(Stream& stream, const LogitsShape& s, const int32_t* targets, float scale,
                          float* logits, float* losses) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->SoftmaxCrossEntropy(stream, s, targets, scale, logits, losses);
   const int64_t leading = s.leading == 0 ? s.vocab : s.leading;
   stream.Launch([=] {
     for (int64_t row = 0; row < s.rows; ++row) {
@@ -91,6 +93,8 @@ void SoftmaxCrossEntropy(Stream& stream, const LogitsShape& s, const int32_t* ta
 
 void CrossEntropyLoss(Stream& stream, const LogitsShape& s, const int32_t* targets,
                       const float* logits, float* losses) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->CrossEntropyLoss(stream, s, targets, logits, losses);
   const int64_t leading = s.leading == 0 ? s.vocab : s.leading;
   stream.Launch([=] {
     for (int64_t row = 0; row < s.rows; ++row) {
@@ -105,6 +109,7 @@ void CrossEntropyLoss(Stream& stream, const LogitsShape& s, const int32_t* targe
 
 void ArgMaxHits(Stream& stream, const LogitsShape& s, const int32_t* targets, const float* logits,
                 float* hits) {
+  if (const DeviceOps* ops = stream.ops()) return ops->ArgMaxHits(stream, s, targets, logits, hits);
   const int64_t leading = s.leading == 0 ? s.vocab : s.leading;
   stream.Launch([=] {
     for (int64_t row = 0; row < s.rows; ++row) {

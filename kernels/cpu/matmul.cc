@@ -2,8 +2,7 @@
 
 #include <cassert>
 
-#include "kernels/math/activation.h"
-#include "kernels/ops.h"
+#include "kernels/device_ops.h"
 #include "runtime/base/text.h"
 
 namespace holdfast::kernels {
@@ -72,6 +71,7 @@ absl::Status RunBf16(const MatMulShape& shape, const uint16_t* a, const uint16_t
 // dnnl_sgemm everywhere: the `matmul` primitive gives other bits for many shapes, and one of the
 // two must be chosen.
 void MatMul(Stream& stream, const MatMulShape& s, const float* a, const float* b, float* c) {
+  if (const DeviceOps* ops = stream.ops()) return ops->MatMul(stream, s, a, b, c);
   assert(s.m >= 0 && s.n >= 0 && s.k >= 0);
   if (s.m == 0 || s.n == 0) return;
   const int64_t lda = Leading(s.lda, s.transpose_a ? s.m : s.k);
@@ -102,30 +102,32 @@ bool Bf16Available() {
   return available;
 }
 
-absl::Status MatMulBf16(Stream& stream, const MatMulShape& shape, const uint16_t* a,
-                        const uint16_t* b, float* c) {
+bool HalfAvailable(const Stream& stream, Half half) {
+  if (const DeviceOps* ops = stream.ops()) return ops->HalfAvailable(stream, half);
+  return half == Half::kBf16 && Bf16Available();
+}
+
+void MatMulBias(Stream& stream, const MatMulShape& shape, const float* a, const float* b,
+                const float* bias, float* c) {
+  if (const DeviceOps* ops = stream.ops()) return ops->MatMulBias(stream, shape, a, b, bias, c);
+  MatMul(stream, shape, a, b, c);
+  AddBias(stream, {.rows = shape.m, .cols = shape.n}, bias, c);
+}
+
+void MatMulHalf(Stream& stream, Half half, const MatMulShape& shape, const uint16_t* a,
+                const uint16_t* b, const float* bias, float* c) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->MatMulHalf(stream, half, shape, a, b, bias, c);
   assert(shape.alpha == 1.0f && (shape.beta == 0.0f || shape.beta == 1.0f));
-  if (!Bf16Available()) {
-    return absl::UnimplementedError(
-        "this CPU has no bf16 products (AVX-512 BF16 or AMX): use fp32");
+  if (!HalfAvailable(stream, half)) {
+    return stream.Fail(absl::UnimplementedError(
+        "this CPU has no products of 16-bit inputs (AVX-512 BF16 or AMX): use fp32"));
   }
-  if (shape.m == 0 || shape.n == 0) return absl::OkStatus();
+  if (shape.m == 0 || shape.n == 0) return;
   stream.Launch([=, &stream] {
     if (absl::Status status = RunBf16(shape, a, b, c); !status.ok()) stream.Fail(std::move(status));
   });
-  return absl::OkStatus();
-}
-
-void FloatToBf16(Stream& stream, int64_t n, const float* from, uint16_t* to) {
-  stream.Launch([=] {
-    for (int64_t i = 0; i < n; ++i) to[i] = Bf16Of(from[i]);
-  });
-}
-
-void Bf16ToFloat(Stream& stream, int64_t n, const uint16_t* from, float* to) {
-  stream.Launch([=] {
-    for (int64_t i = 0; i < n; ++i) to[i] = FloatOfBf16(from[i]);
-  });
+  if (bias != nullptr) AddBias(stream, {.rows = shape.m, .cols = shape.n}, bias, c);
 }
 
 }  // namespace holdfast::kernels

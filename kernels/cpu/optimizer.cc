@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/ops.h"
+#include "kernels/device_ops.h"
 
 namespace holdfast::kernels {
 namespace {
@@ -45,6 +45,7 @@ double ChunkSquares(int64_t n, const float* x) {
 
 void AdamW(Stream& stream, const AdamWOptions& o, int64_t n, const float* gradient, float* value,
            float* m, float* v) {
+  if (const DeviceOps* ops = stream.ops()) return ops->AdamW(stream, o, n, gradient, value, m, v);
   const double correction1 = 1 - IntegerPower(o.beta1, o.step);
   const double correction2 = 1 - IntegerPower(o.beta2, o.step);
   AdamWStep step;
@@ -61,12 +62,14 @@ void AdamW(Stream& stream, const AdamWOptions& o, int64_t n, const float* gradie
 }
 
 void Sgd(Stream& stream, const SgdOptions& o, int64_t n, const float* gradient, float* value) {
+  if (const DeviceOps* ops = stream.ops()) return ops->Sgd(stream, o, n, gradient, value);
   const SgdStep step{static_cast<float>(o.learning_rate), static_cast<float>(o.weight_decay),
                      o.gradient_scale};
   stream.Launch([=] { SgdLoop(step, n, gradient, value); });
 }
 
 void SquaredNormChunks(Stream& stream, int64_t n, const float* x, double* chunks) {
+  if (const DeviceOps* ops = stream.ops()) return ops->SquaredNormChunks(stream, n, x, chunks);
   stream.Launch([=] {
     for (int64_t c = 0; c * kNormChunk < n; ++c) {
       chunks[c] = ChunkSquares(std::min(kNormChunk, n - c * kNormChunk), x + c * kNormChunk);

@@ -3,6 +3,7 @@
 // CUDA is found, so that a function that only a host compiler accepts does not stay unnoticed.
 #include "kernels/math/activation.h"
 #include "kernels/math/fixed.h"
+#include "kernels/math/half.h"
 #include "kernels/math/optimizer.h"
 #include "kernels/math/philox.h"
 #include "kernels/math/scalar.h"
@@ -29,7 +30,7 @@ __global__ void CheckActivation(int64_t n, const float* x, float* out, uint16_t*
   const float x_hat = Normalise(x[i], gelu.value, gelu.derivative);
   half[i] = Bf16Of(Relu(x_hat));
   out[i] = LayerNormValue(x_hat, 1.5f, 0.5f) + LayerNormSlope(x[i], x_hat, 0.1f, 0.2f, 0.3f) +
-           SoftmaxValue(x[i], 1.0f) + FloatOfBf16(half[i]);
+           SoftmaxValue(x[i], 1.0f) + FloatOfBf16(half[i]) + FloatOfF16(F16Of(x_hat));
 }
 
 // Integer atomics are free of order; float atomics are not used anywhere.

@@ -45,15 +45,4 @@ HOLDFAST_HD inline float LayerNormSlope(float g, float x_hat, float mean_g, floa
 // softmax from the logarithm of the sum: e^(x - log_sum_exp).
 HOLDFAST_HD inline float SoftmaxValue(float x, float log_sum_exp) { return Exp(x - log_sum_exp); }
 
-// bf16: the upper half of a float, rounded to nearest even. A NaN keeps its sign and becomes quiet.
-HOLDFAST_HD inline uint16_t Bf16Of(float x) {
-  const uint32_t bits = BitsOf(x);
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const uint32_t quiet = (bits >> 16) | 0x40u;
-  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
-}
-HOLDFAST_HD inline float FloatOfBf16(uint16_t half) {
-  return FloatOf(static_cast<uint32_t>(half) << 16);
-}
-
 }  // namespace holdfast::kernels

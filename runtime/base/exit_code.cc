@@ -36,6 +36,8 @@ const char* ExitCodeText(ExitCode code) {
       return "no usable checkpoint, or saving keeps failing";
     case ExitCode::kCorrupt:
       return "stopped: reports of one step disagree, or its sums stay wrong";
+    case ExitCode::kDeviceLost:
+      return "the GPU is lost to this process";
   }
   return "unknown";
 }

@@ -22,7 +22,9 @@ enum class ExitCode : int {
                       // micro-batch named
   kCheckpoint =
       22,  // checkpoints exist but none is usable, or saving failed checkpoint_max_failures times
-  kCorrupt = 23,  // reports of one step disagree, or its sums stay wrong after every retry
+  kCorrupt = 23,     // reports of one step disagree, or its sums stay wrong after every retry
+  kDeviceLost = 24,  // a worker's GPU is unusable, or NCCL did not let itself be aborted in time:
+                     // the worker ends and is replaced
 };
 
 const char* ExitCodeText(ExitCode code);  // one line for people

@@ -29,6 +29,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/device.h"
 #include "runtime/base/clock.h"
 
 namespace holdfast {
@@ -87,6 +88,15 @@ class Communicator {
   // Ends everything at once; waiting calls return kAborted with `why`. Idempotent: the first reason
   // stays.
   virtual void Abort(const absl::Status& why) = 0;
+  // The lane for operations on memory of this member's device, with the same contract, tickets of
+  // its own and an order of its own: operations of the two lanes are not ordered against each
+  // other. Host and device memory are the same on a CPU, and so are the lanes: *this. Health,
+  // Abort, FailedRank and Close act on both, whichever they are called on.
+  virtual Communicator& OnDevice() { return *this; }
+  // Operations queued later on this lane start only after `event`: the work that writes their
+  // input. (On a CPU it has happened when it is recorded.)
+  virtual void After(const kernels::Event& /*event*/) {}
+
   // Orderly end, by agreement of all members (they all call it after the same operation): an end
   // frame on every link and half-close, so that a planned end is no error for anybody. After OK
   // nothing more may be queued.

@@ -34,7 +34,9 @@ struct Config {
   std::string redis_password_file;  // or the environment variable HOLDFAST_REDIS_PASSWORD
   std::string host = "127.0.0.1";   // address under which other machines reach this one's workers
   std::string transport = "auto";   // auto | tcp | shm
-  int port = 0;                     // worker N listens on port + N; 0: any that is free
+  std::string device = "auto";  // auto | cpu | cuda; auto becomes one of them when the run begins
+  std::string cuda_libs;        // folders, ':' between them
+  int port = 0;                 // worker N listens on port + N; 0: any that is free
   int64_t detect_ms = 1000;
   int64_t grace_ms = 30'000;  // from SIGTERM to SIGKILL of own workers
   int64_t restore_wait_ms = 60'000;
@@ -56,7 +58,8 @@ struct Config {
   // directory keeps the number, so that raising `steps` later moves no step's learning rate.
   int64_t decay_steps = 0;
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 1.0;
-  std::string precision = "fp32";   // fp32 | bf16; auto becomes one of them when the run begins
+  // fp32 | bf16 | fp16 | tf32; "default" and "auto" become one of them when the run begins.
+  std::string precision = "default";
   std::string init_from;            // safetensors file of a fresh run's first values (free), and
   std::string init_digest;          // the digest of its bytes: found by `holdfast run`, bits
   std::string reduction = "exact";  // exact | fast; bits

@@ -29,10 +29,9 @@ int64_t ShortestUs(const Products& product, const kernels::MatMulShape& shape, c
 void Products::operator()(kernels::Stream& stream, const kernels::MatMulShape& shape,
                           const float* a, const float* b, float* c) const {
   if (a_ == nullptr) return kernels::MatMul(stream, shape, a, b, c);
-  kernels::FloatToBf16(stream, shape.m * shape.k, a, a_);
-  kernels::FloatToBf16(stream, shape.k * shape.n, b, b_);
-  if (absl::Status status = kernels::MatMulBf16(stream, shape, a_, b_, c); !status.ok())
-    stream.Fail(std::move(status));
+  kernels::FloatToHalf(stream, kernels::Half::kBf16, shape.m * shape.k, a, a_);
+  kernels::FloatToHalf(stream, kernels::Half::kBf16, shape.k * shape.n, b, b_);
+  kernels::MatMulHalf(stream, kernels::Half::kBf16, shape, a_, b_, nullptr, c);
 }
 
 bool Bf16IsFaster(int64_t rows, int64_t width, std::string* why) {

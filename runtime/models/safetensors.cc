@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "kernels/math/activation.h"
+#include "kernels/math/half.h"
 #include "runtime/base/bytes.h"
 #include "runtime/base/digest.h"
 #include "runtime/base/status.h"
@@ -33,15 +33,6 @@ absl::Status NoFile(const std::string& path, std::string_view why) {
 }
 
 }  // namespace
-
-float FloatOfHalf(uint16_t bits) {
-  const uint32_t sign = uint32_t{bits & 0x8000u} << 16, exponent = bits >> 10 & 31,
-                 mantissa = bits & 0x3FF;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000u | mantissa << 13);
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;  // subnormal or zero
-  return sign != 0 ? -magnitude : magnitude;
-}
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -105,7 +96,7 @@ absl::Status SafetensorsFile::ReadFloats(const FileTensor& tensor, int64_t first
   HF_RETURN_IF_ERROR(Read(at, halves.data(), count * 2));
   const bool brain = tensor.dtype == "BF16";
   for (size_t i = 0; i < out.size(); ++i)
-    out[i] = brain ? kernels::FloatOfBf16(halves[i]) : FloatOfHalf(halves[i]);
+    out[i] = brain ? kernels::FloatOfBf16(halves[i]) : kernels::FloatOfF16(halves[i]);
   return absl::OkStatus();
 }
 

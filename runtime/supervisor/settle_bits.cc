@@ -37,7 +37,9 @@ absl::Status SettleInit(const Config* recorded, Config* wanted) {
 }  // namespace
 
 absl::Status SettleBits(const Config* recorded, Config* wanted, std::vector<std::string>* notes) {
-  if (wanted->precision == "auto" && recorded != nullptr) wanted->precision = recorded->precision;
+  const bool open = wanted->precision == "auto" || wanted->precision == "default";
+  if (open && recorded != nullptr) wanted->precision = recorded->precision;
+  if (wanted->precision == "default") wanted->precision = "fp32";
   if (wanted->precision == "auto") {
     const bool built_in = wanted->model == "gpt" || wanted->model == "mlp";
     std::string why = "a model of your own decides by itself";
@@ -54,7 +56,7 @@ std::string PrecisionInRecord(std::string_view status_json) {
   const auto json = nlohmann::json::parse(status_json, nullptr, false);
   if (!json.is_object() || !json.contains("settings") || !json["settings"].is_string()) return "";
   const std::string settings = json["settings"];
-  for (const char* precision : {"fp32", "bf16"}) {
+  for (const char* precision : {"fp32", "bf16", "fp16", "tf32"}) {
     if (settings.find(Cat("precision = \"", precision, "\"\n")) != std::string::npos)
       return precision;
   }

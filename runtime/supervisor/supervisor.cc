@@ -96,7 +96,8 @@ struct Prepared {
 
 // Whoever joins takes the run's precision and times nothing. Redis out of reach is said later.
 void AskForPrecision(const RedisAddress& redis, const ConnectObserver& connect, Config* wanted) {
-  if (wanted->precision != "auto" || wanted->run.empty()) return;
+  if (wanted->precision != "auto" && wanted->precision != "default") return;
+  if (wanted->run.empty()) return;
   const auto observer =
       connect(ObserverOptions(*wanted, redis, "", false), Deadline::After(kConnectMs));
   if (!observer.ok()) return;

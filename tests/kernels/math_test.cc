@@ -1,9 +1,12 @@
 #include <cmath>
 #include <limits>
 
+#include <immintrin.h>
 #include "gtest/gtest.h"
+
 #include "kernels/math/activation.h"
 #include "kernels/math/fixed.h"
+#include "kernels/math/half.h"
 #include "kernels/math/optimizer.h"
 #include "kernels/math/philox.h"
 #include "runtime/base/digest.h"
@@ -106,6 +109,27 @@ TEST(Activation, Bf16RoundsToNearestEvenAndKeepsNan) {
   EXPECT_EQ(Bf16Of(FloatOf(0x7f7fffffu)), 0x7f80);  // rounds to infinity
   EXPECT_TRUE(std::isnan(FloatOfBf16(Bf16Of(FloatOf(0x7f800001u)))));
   EXPECT_TRUE(std::isnan(FloatOfBf16(Bf16Of(FloatOf(0xffffffffu)))));
+}
+
+TEST(Half, F16RoundsLikeTheHardware) {
+  // Every half there is comes back, and rounding agrees with _cvtss_sh (F16C) on floats of all
+  // sizes.
+  for (uint32_t h = 0; h < 0x10000; ++h) {
+    const float x = FloatOfF16(static_cast<uint16_t>(h));
+    if (std::isnan(x)) continue;
+    ASSERT_EQ(F16Of(x), h);
+    ASSERT_EQ(BitsOf(x), BitsOf(_cvtsh_ss(static_cast<uint16_t>(h))));
+  }
+  for (uint64_t i = 0; i < 2'000'000; ++i) {
+    const float x = FloatOf(PhiloxBlock(7, i).lane[0]);
+    if (std::isnan(x)) {
+      ASSERT_TRUE(std::isnan(FloatOfF16(F16Of(x))));
+    } else {
+      ASSERT_EQ(F16Of(x), _cvtss_sh(x, 0)) << x;
+    }
+  }
+  EXPECT_EQ(F16Of(65519.0f), 0x7bff);
+  EXPECT_EQ(F16Of(65520.0f), 0x7c00);
 }
 
 TEST(Fixed, BackEqualsTheHardwareConversion) {

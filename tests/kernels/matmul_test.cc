@@ -97,29 +97,33 @@ TEST(MatMul, ABlockOfRowsAloneHasTheSameBits) {
   EXPECT_EQ(whole, parts);
 }
 
-TEST(MatMulBf16, MatchesOrSaysThatItIsNotThere) {
+TEST(MatMulHalf, MatchesOrSaysThatItIsNotThere) {
   const MatMulShape s{40, 48, 64};
   const Floats a = Normal(1, s.m * s.k), b = Normal(2, s.k * s.n);
-  std::vector<uint16_t> a16(a.size()), b16(b.size());
-  Floats a_rounded(a.size()), b_rounded(b.size());
-  Compute([&](Stream& stream) {
-    FloatToBf16(stream, s.m * s.k, a.data(), a16.data());
-    FloatToBf16(stream, s.k * s.n, b.data(), b16.data());
-    Bf16ToFloat(stream, s.m * s.k, a16.data(), a_rounded.data());
-    Bf16ToFloat(stream, s.k * s.n, b16.data(), b_rounded.data());
-  });
-  EXPECT_LT(NormError(a_rounded, Widen(a)), 3e-3);
-  Floats c(s.m * s.n);
-  absl::Status status;
-  Compute(
-      [&](Stream& stream) { status = MatMulBf16(stream, s, a16.data(), b16.data(), c.data()); });
-  if (!Bf16Available()) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented)
-        << "the refusal is all that this CPU can show";
-    return;
+  for (const Half half : {Half::kBf16, Half::kF16}) {
+    std::vector<uint16_t> a16(a.size()), b16(b.size());
+    Floats a_rounded(a.size()), b_rounded(b.size()), again(b.size());
+    Compute([&](Stream& stream) {
+      FloatToHalf(stream, half, s.m * s.k, a.data(), a16.data());
+      FloatToHalf(stream, half, s.k * s.n, b.data(), b16.data());
+      HalfToFloat(stream, half, s.m * s.k, a16.data(), a_rounded.data());
+      HalfToFloat(stream, half, s.k * s.n, b16.data(), b_rounded.data());
+      RoundToHalf(stream, half, s.k * s.n, b.data(), again.data());
+    });
+    EXPECT_EQ(again, b_rounded);
+    EXPECT_LT(NormError(a_rounded, Widen(a)), half == Half::kBf16 ? 3e-3 : 4e-4);
+    const auto stream = CpuDevice().NewStream();
+    Floats c(s.m * s.n);
+    MatMulHalf(*stream, half, s, a16.data(), b16.data(), nullptr, c.data());
+    const absl::Status status = stream->Synchronize(Deadline::After(kWaitMs));
+    if (!HalfAvailable(*stream, half)) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented)
+          << "the refusal is all that this CPU can show";
+      continue;
+    }
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_LT(NormError(c, Reference(s, a_rounded, b_rounded, c)), 1e-5);
   }
-  ASSERT_TRUE(status.ok()) << status;
-  EXPECT_LT(NormError(c, Reference(s, a_rounded, b_rounded, c)), 1e-5);
 }
 
 }  // namespace
