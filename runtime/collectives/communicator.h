@@ -55,6 +55,9 @@ class Communicator {
   // Element borders of the N slices of `count` elements: slice r is [border[r], border[r+1]).
   // Borders lie on multiples of `grain` (except the last); equal on all members.
   static std::vector<int64_t> Slices(int64_t count, int64_t grain, int world_size);
+  // kInvalidArgument unless they are borders of `count` elements.
+  [[nodiscard]] static absl::Status CheckBorders(std::span<const int64_t> borders, size_t count,
+                                                 int world_size);
 
   // Out of place: out (slice `rank()` of `borders`, that many elements) = sum over members of in's
   // same slice. `in` is never written, not even on failure. Integer sums: exact (mod 2^64) in any

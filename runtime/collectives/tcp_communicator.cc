@@ -103,15 +103,6 @@ absl::Status TcpCommunicator::AgreeOnCarrier(const TcpEndpoint::GroupOptions& gr
   return absl::OkStatus();
 }
 
-absl::Status TcpCommunicator::CheckBorders(std::span<const int64_t> borders, size_t count) const {
-  const bool right = borders.size() == static_cast<size_t>(at_.world) + 1 && borders.front() == 0 &&
-                     borders.back() == static_cast<int64_t>(count) &&
-                     std::is_sorted(borders.begin(), borders.end());
-  if (right) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      Cat("borders must be ", at_.world + 1, " numbers that rise from 0 to ", count));
-}
-
 Ticket TcpCommunicator::Enqueue(std::unique_ptr<Operation> op, absl::Status valid) {
   std::lock_guard<std::mutex> lock(mu_);
   const Ticket ticket = ++queued_;
@@ -138,7 +129,7 @@ Ticket TcpCommunicator::QueueReduceScatter(OpKind kind, std::span<const T> in,
                                            std::span<const int64_t> borders, std::span<T> out,
                                            OpTag tag) {
   auto op = std::make_unique<Operation>();
-  absl::Status valid = CheckBorders(borders, in.size());
+  absl::Status valid = CheckBorders(borders, in.size(), at_.world);
   if (valid.ok()) {
     op->kind = kind;
     op->tag = tag;
@@ -178,7 +169,7 @@ Ticket TcpCommunicator::AllReduce(std::span<int64_t> data, OpTag tag) {
 Ticket TcpCommunicator::AllGather(std::span<std::byte> data, std::span<const int64_t> borders,
                                   OpTag tag) {
   auto op = std::make_unique<Operation>();
-  const absl::Status valid = CheckBorders(borders, data.size());
+  const absl::Status valid = CheckBorders(borders, data.size(), at_.world);
   op->kind = OpKind::kAllGather;
   op->tag = tag;
   op->data = data.data();

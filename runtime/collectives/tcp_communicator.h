@@ -67,7 +67,6 @@ class TcpCommunicator final : public Communicator, private FrameSink {
 
   // Owner's side.
   Ticket Enqueue(std::unique_ptr<Operation> op, absl::Status valid);
-  absl::Status CheckBorders(std::span<const int64_t> borders, size_t count) const;
   template <typename T>
   Ticket QueueReduceScatter(OpKind kind, std::span<const T> in, std::span<const int64_t> borders,
                             std::span<T> out, OpTag tag);

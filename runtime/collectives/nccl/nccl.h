@@ -7,6 +7,11 @@
 // a stream without a deadline, and a communicator that does not let itself be aborted in time ends
 // the process (ExitCode::kDeviceLost): its supervisor replaces it.
 //
+// After an error (Wait, Health) the operations that were queued on the device lane may still be
+// running, and read and write their device buffers, until Join or Forget: what is left of the
+// communicator is kept so long, because it may be shrunk. So no stream but NCCL's own waits for
+// them, and in between nothing is called that waits for the whole device.
+//
 // Threads: an NcclFactory belongs to one thread (the owner of the communicators it makes), which
 // has called Device::BindThread(). Errors as for TcpEndpoint::Build; kUnimplemented without NCCL.
 #pragma once
@@ -46,6 +51,12 @@ class NcclFactory {
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Join(std::unique_ptr<Communicator> links,
                                                              uint64_t generation,
                                                              const std::atomic<bool>* cancel) = 0;
+  // How the members of the last Join came together, and why, for people: "shrunk: 1 of 4 members of
+  // generation 7 were lost", "met anew: rank 2 comes from no former communicator".
+  virtual std::string LastJoin() const = 0;
+  // Aborts what is left of the newest communicator now, not at the next Join (which then cannot
+  // shrink it).
+  virtual void Forget() = 0;
 };
 
 }  // namespace holdfast
