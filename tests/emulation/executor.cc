@@ -56,6 +56,10 @@ void Executor::Begin(const std::vector<int>& order, const std::function<void()>&
   threads_.resize(order.size());
   ready_.resize(order.size());
   ready_begin_ = ready_count_ = 0;
+  // A list that a fiber lets grow would look like a race of the kernel's to ThreadSanitizer.
+  const size_t fibers = std::max(fibers_.size(), order.size());
+  fibers_.reserve(fibers);
+  free_.reserve(fibers);
   warps_.assign((order.size() + kLanes - 1) / kLanes, {});
   for (int i = 0; i < count_; ++i) {
     const auto n = static_cast<unsigned>(i);
@@ -89,8 +93,8 @@ absl::Status Executor::RunBlock() {
 void Executor::GiveUp() {
   ready_begin_ = ready_count_ = 0;
   for (Warp& warp : warps_) warp.arrived = 0;
-  free_.clear();
   for (const auto& fiber : fibers_) {
+    if (std::find(free_.begin(), free_.end(), fiber.get()) != free_.end()) continue;
     fiber->Restart();
     free_.push_back(fiber.get());
   }
@@ -154,6 +158,7 @@ void Executor::SwitchTo(Thread* thread) {
   Fiber* const from = on_;
   if (thread == nullptr) {
     on_ = &main_;
+    Release(&end_);
   } else {
     on_ = thread->state == State::kNotStarted ? FreeFiber() : thread->fiber;
     threadIdx = thread->index;
@@ -162,7 +167,10 @@ void Executor::SwitchTo(Thread* thread) {
   if (on_ != from) Fiber::Switch(*from, *on_);
 }
 
-void Executor::Suspend() { SwitchTo(Next()); }
+void Executor::Suspend() {
+  Release(&end_);  // it may be given up here
+  SwitchTo(Next());
+}
 
 void Executor::Fail(std::string message) {
   failure_ = std::move(message);

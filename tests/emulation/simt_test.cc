@@ -221,6 +221,31 @@ TEST(Simt, AWriteBehindDynamicSharedMemoryIsReported) {
 }
 #endif
 
+#if defined(__SANITIZE_THREAD__)
+// The value of another thread, with and without a wait between.
+void RunExchange(bool wait) {
+  std::vector<int> out(64);
+  ExpectOk(RunGrid(1, 64, 0, [&] {
+    __shared__ unsigned mine[64];
+    __syncthreads();
+    mine[threadIdx.x] = threadIdx.x;
+    if (wait) __syncthreads();
+    out[threadIdx.x] = static_cast<int>(mine[63 - threadIdx.x]);
+    __syncthreads();
+  }));
+}
+TEST(Simt, AMissingBarrierIsARace) {
+  RunExchange(true);
+  constexpr int kExitCodeOfTsan = 66;
+  EXPECT_EXIT(
+      {
+        RunExchange(false);
+        exit(0);
+      },
+      ::testing::ExitedWithCode(kExitCodeOfTsan), "data race(.|\n)*simt_test.cc");
+}
+#endif
+
 TEST(Simt, OsThreadsDoNotMeet) {
   std::vector<float> x(64 * 128, 1.0f);
   std::vector<float> sums[4];
