@@ -1,6 +1,7 @@
 #include "kernels/cuda/library.h"
 
 #include <mutex>
+#include <string_view>
 
 #include "kernels/cuda/library_search.h"
 #include "runtime/base/text.h"
@@ -8,8 +9,9 @@
 namespace holdfast::kernels::cuda {
 namespace {
 
-// What nccl.h calls 2.27.0: the first with ncclCommShrink.
-constexpr int kNcclOldest = 22700;
+// What nccl.h calls 2.18.0: the first that can end a communicator of which a member is gone.
+constexpr int kNcclOldest = 21800;
+constexpr int kNcclWithShrink = 22700;
 
 absl::StatusOr<Library> Open(const CudaOptions& options, const LibraryRequest& request) {
   return OpenLibrary(request, LibraryFolders(options, LibraryEnvironment::OfProcess()));
@@ -57,8 +59,11 @@ absl::StatusOr<NcclTable> OpenNccl(const CudaOptions& options) {
             ", which this program needs: install a newer one, or name ",
             "its folder with --cuda-libs"));
   }
-#define HOLDFAST_LIBRARY_FUNCTION(name) \
-  if (absl::Status s = Take(*library, "nccl" #name, table.name); !s.ok()) return s;
+#define HOLDFAST_LIBRARY_FUNCTION(name)                                                    \
+  if (absl::Status s = Take(*library, "nccl" #name, table.name);                           \
+      !s.ok() && (std::string_view(#name) != "CommShrink" || number >= kNcclWithShrink)) { \
+    return s;                                                                              \
+  }
   HOLDFAST_NCCL_FUNCTIONS(HOLDFAST_LIBRARY_FUNCTION)
 #undef HOLDFAST_LIBRARY_FUNCTION
   table.version = LibraryVersionText(number);

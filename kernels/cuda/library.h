@@ -49,7 +49,7 @@ struct NcclTable {
   std::string path;     // the file it comes from
   std::string version;  // "2.28.9"
 };
-// Below 2.27 there is no ncclCommShrink: refused.
+// Below 2.18: refused. Below 2.27 there is no ncclCommShrink: CommShrink is null.
 [[nodiscard]] absl::StatusOr<const NcclTable*> LoadNccl(const CudaOptions& options);
 
 // "13.1.0" of cuBLASLt's number 130100, "2.28.9" of NCCL's 22809.

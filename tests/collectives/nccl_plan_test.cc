@@ -3,6 +3,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -136,6 +138,16 @@ TEST_F(Environment, AlgorithmsAreNotPinned) {
     EXPECT_THAT(setting.name,
                 testing::Not(testing::AnyOf("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE")));
     EXPECT_STRNE(setting.why, "") << setting.name;
+  }
+}
+
+TEST_F(Environment, TheReadmeHasTheTable) {
+  std::ifstream file(HOLDFAST_SOURCE_DIR "/README.md");
+  const std::string readme((std::istreambuf_iterator<char>(file)), {});
+  for (const NcclSetting& setting : NcclSettings(true, "")) {
+    const std::string value = setting.value.empty() ? "(taken out)" : "`" + setting.value + "`";
+    EXPECT_THAT(readme, HasSubstr("| `" + setting.name + "` | " + value + " | " +
+                                  (setting.enforced ? "always: " : "") + setting.why + " |"));
   }
 }
 
