@@ -359,6 +359,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
                                              const std::string& default_model) {
   Program program;
   program.line.config.model = default_model;
+  program.line.config.micro_batch_size = 0;  // left open: what is usual depends on the device
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
     if (!arguments.empty() && arguments[0] == "help") reversed.back() = "--help";

@@ -67,8 +67,7 @@ absl::Status Load(const CommandLine& line, const SavedRun& run, Speaker* speaker
   };
   HF_ASSIGN_OR_RETURN(*manifest, ReadCheckpoint(line.dir, run, spec,
                                                 {.step = line.step, .best = line.best}, consumer));
-  HF_ASSIGN_OR_RETURN(speaker->pass, RuntimePass::Create(&state, kernels::CpuDevice().NewStream(),
-                                                         &speaker->cancelled));
+  HF_ASSIGN_OR_RETURN(speaker->pass, RuntimePass::Create(&state, &speaker->cancelled));
   return speaker->model->Prepare(DeviceKind::kCpu);
 }
 

@@ -106,8 +106,9 @@ class Communicator {
   [[nodiscard]] virtual absl::Status Close(Deadline deadline) = 0;
 };
 
-// World size 1: operations complete at once.
-std::unique_ptr<Communicator> MakeLocalCommunicator();
+// World size 1: operations complete at once; on a GPU (`device`, null for the CPU), where they are
+// copies on a stream of their own, as soon as that has done them.
+std::unique_ptr<Communicator> MakeLocalCommunicator(kernels::Device* device = nullptr);
 
 // What carries the words of a generation. Equal on all members: kAuto takes shared memory when all
 // members can share it with all (one host), else the links. One member with kTcp is enough for tcp;

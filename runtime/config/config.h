@@ -50,7 +50,9 @@ struct Config {
   int64_t steps = 1000;  // free: the learning rate of a step does not depend on it
   uint64_t seed = 1;
   int64_t micro_batches = 4;                              // M
-  int64_t micro_batch_size = 3;                           // sequences (samples) in one micro-batch
+  // Sequences (samples) in one micro-batch; 0 (never from a user): left open, see
+  // supervisor/settle_bits.h.
+  int64_t micro_batch_size = 3;
   double learning_rate = 1e-3, min_learning_rate = 1e-4;  // schedule
   int64_t warmup_steps = 100;                             // schedule
   std::string lr_schedule = "cosine";                     // cosine | linear | constant; schedule

@@ -45,7 +45,7 @@ const Key kTable[] = {
   {"dropout", &C::dropout, kNumber, kBits, "Model", 0, 0.99, "", "share of activations dropped"},
   // Training.
   {"micro_batches", &C::micro_batches, kInteger, kBits, "Training", 1, 4096, "", "micro-batches in a step (M), whatever the number of workers"},
-  {"micro_batch_size", &C::micro_batch_size, kInteger, kBits, "Training", 1, 1048576, "", "sequences in one micro-batch"},
+  {"micro_batch_size", &C::micro_batch_size, kInteger, kBits, "Training", 1, 1048576, "", "sequences in one micro-batch (default: on a GPU as many as make 16,384 tokens)"},
   {"learning_rate", &C::learning_rate, kNumber, kSchedule, "Training", 0, 1e3, "", "peak learning rate"},
   {"min_learning_rate", &C::min_learning_rate, kNumber, kSchedule, "Training", 0, 1e3, "", "learning rate at the last step"},
   {"warmup_steps", &C::warmup_steps, kInteger, kSchedule, "Training", 0, 1e12, "", "steps of linear warm-up"},

@@ -68,8 +68,7 @@ class Unit {
     HF_ASSIGN_OR_RETURN(unit->model_, trainer.model(config.ToToml()));
     HF_RETURN_IF_ERROR(unit->model_->Describe().status());
     HF_RETURN_IF_ERROR(unit->model_->Prepare(DeviceKind::kCpu));
-    HF_ASSIGN_OR_RETURN(unit->pass_, RuntimePass::Create(state, kernels::CpuDevice().NewStream(),
-                                                         &unit->cancelled_));
+    HF_ASSIGN_OR_RETURN(unit->pass_, RuntimePass::Create(state, &unit->cancelled_));
     return unit;
   }
 
@@ -89,7 +88,7 @@ class Unit {
     pass_->Begin(nullptr, seed_, batch);
     WatchingPass watching(pass_.get(), &prints);
     HF_RETURN_IF_ERROR(model_->ForwardBackward(watching, batch));
-    HF_RETURN_IF_ERROR(pass_->stream().Synchronize(Deadline::After(600'000)));
+    HF_RETURN_IF_ERROR(pass_->Finish().status());
     return prints;
   } catch (const std::exception& e) {
     return absl::InternalError(Cat("model or data: exception: ", e.what()));

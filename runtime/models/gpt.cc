@@ -81,21 +81,23 @@ struct Run {
   Pass& pass;
   kernels::Stream& stream;
   const TokenBatch& data;
+  const Rounding& rounding;
   void* base;
   bool dropout;
+  Products product{rounding, stream, At<void>(base, layout.products), layout.product_sizes};
 
   const float* value(int tensor) const { return pass.Value(tensor).as<const float>(); }
   const float* value(int64_t layer, LayerTensor t) const { return value(index.layer(layer, t)); }
   float* gradient(int tensor) const { return pass.Gradient(tensor).as<float>(); }
   float* at(int64_t offset) const { return At<float>(base, offset); }
-  void product(const kernels::MatMulShape& shape, const float* a, const float* b, float* c) const {
-    void* scratch = sizes.bf16 ? At<void>(base, layout.halves) : nullptr;
-    Products(scratch, layout.operand)(stream, shape, a, b, c);
+  Operand weight(int tensor) const {
+    return product.TakeWeight(value(tensor), pass.Value(tensor).elements());
   }
   Activations layer(int64_t l) const { return ActivationsOf(layout, base, l); }
   // The residual stream as it enters a block, or as it leaves the last one.
   float* stream_before(int64_t l) const { return l == 0 ? at(layout.input) : layer(l - 1).out; }
 
+  Operand final_norm() const { return {At<void>(base, layout.final_norm)}; }
   int64_t rows() const { return data.rows; }
   int64_t width() const { return sizes.width; }
   int64_t narrow() const { return data.rows * sizes.width; }
@@ -114,18 +116,29 @@ struct Run {
   }
 };
 
-// out[rows, n] = x[rows, k] weight[k, n]
-void Project(const Run& r, int64_t k, int64_t n, const float* x, const float* weight, float* out) {
-  r.product({.m = r.rows(), .n = n, .k = k}, x, weight, out);
+// out[rows, n] = x[rows, k] weight[k, n] (+ bias)
+void Project(const Run& r, int64_t k, int64_t n, Operand x, int weight, float* out,
+             const float* bias = nullptr) {
+  r.product({.m = r.rows(), .n = n, .k = k}, x, r.weight(weight), out, bias);
 }
 
 // d_x[rows, k] = d_out[rows, n] weight^T, and the weight's gradient [k, n] = x^T d_out, which is
 // then complete.
-void ProjectBackward(const Run& r, int64_t k, int64_t n, const float* x, int tensor,
+void ProjectBackward(const Run& r, int64_t k, int64_t n, const void* x, int tensor,
                      const float* d_out, float* d_x) {
-  r.product({.m = k, .n = n, .k = r.rows(), .transpose_a = true}, x, d_out, r.gradient(tensor));
+  const Operand gradient = r.product.TakeGradient(d_out, r.rows() * n);
+  r.product({.m = k, .n = n, .k = r.rows(), .transpose_a = true}, {x}, gradient,
+            r.gradient(tensor));
   r.pass.Done(tensor);
-  r.product({.m = r.rows(), .n = k, .k = n, .transpose_b = true}, d_out, r.value(tensor), d_x);
+  r.product({.m = r.rows(), .n = k, .k = n, .transpose_b = true}, gradient, r.weight(tensor), d_x);
+}
+
+// A layer norm whose result is an operand.
+Operand Norm(const Run& r, const float* x, int gain, int bias, void* out, float* mean,
+             float* rstd) {
+  kernels::LayerNormForward(r.stream, r.norm_shape(), x, r.value(gain), r.value(bias),
+                            r.product.Stage(out), mean, rstd);
+  return r.product.Keep(r.narrow(), out);
 }
 
 // out = residual + dropout(x + bias); x is scratch afterwards.
@@ -143,23 +156,25 @@ void AddBranch(const Run& r, uint32_t site, float* x, const float* bias, const f
 
 void LayerForward(const Run& r, int64_t l) {
   const Activations a = r.layer(l);
+  const auto tensor = [&](LayerTensor t) { return r.index.layer(l, t); };
   const float* x = r.stream_before(l);
   const int64_t c = r.width();
-  kernels::LayerNormForward(r.stream, r.norm_shape(), x, r.value(l, kNorm1Gain),
-                            r.value(l, kNorm1Bias), a.norm1, a.mean1, a.rstd1);
-  Project(r, c, 3 * c, a.norm1, r.value(l, kQkvWeight), a.qkv);
-  kernels::AddBias(r.stream, {.rows = r.rows(), .cols = 3 * c}, r.value(l, kQkvBias), a.qkv);
+  const Operand norm1 =
+      Norm(r, x, tensor(kNorm1Gain), tensor(kNorm1Bias), a.norm1, a.mean1, a.rstd1);
+  Project(r, c, 3 * c, norm1, tensor(kQkvWeight), a.qkv, r.value(l, kQkvBias));
   kernels::AttentionForward(r.stream, r.attention_shape(), a.qkv, a.attention, a.log_sum_exp,
                             At<void>(r.base, r.layout.scratch));
-  Project(r, c, c, a.attention, r.value(l, kOutWeight), a.middle);
+  const Operand attention = r.product.Copy(a.attention, r.narrow(), a.attention_input);
+  Project(r, c, c, attention, tensor(kOutWeight), a.middle);
   AddBranch(r, AttentionSite(l), a.middle, r.value(l, kOutBias), x, a.middle);
 
-  kernels::LayerNormForward(r.stream, r.norm_shape(), a.middle, r.value(l, kNorm2Gain),
-                            r.value(l, kNorm2Bias), a.norm2, a.mean2, a.rstd2);
-  Project(r, c, 4 * c, a.norm2, r.value(l, kFcWeight), a.derivative);
+  const Operand norm2 =
+      Norm(r, a.middle, tensor(kNorm2Gain), tensor(kNorm2Bias), a.norm2, a.mean2, a.rstd2);
+  Project(r, c, 4 * c, norm2, tensor(kFcWeight), a.derivative);
   kernels::BiasGeluForward(r.stream, {.rows = r.rows(), .cols = 4 * c}, r.value(l, kFcBias),
-                           a.derivative, a.gelu);
-  Project(r, 4 * c, c, a.gelu, r.value(l, kProjWeight), a.out);
+                           a.derivative, r.product.Stage(a.gelu));
+  const Operand gelu = r.product.Keep(4 * r.narrow(), a.gelu);
+  Project(r, 4 * c, c, gelu, tensor(kProjWeight), a.out);
   AddBranch(r, MlpSite(l), a.out, r.value(l, kProjBias), a.middle, a.out);
 }
 
@@ -208,9 +223,10 @@ void LayerBackward(const Run& r, int64_t l) {
   const float* d_attention = BranchGradient(r, AttentionSite(l));
   FinishBias(r, tensor(kOutBias), c, d_attention);
   // The gelu array is no longer needed: it holds the gradient of the attention's output.
-  ProjectBackward(r, c, c, a.attention, tensor(kOutWeight), d_attention, a.gelu);
+  auto* d_heads = static_cast<float*>(a.gelu);
+  ProjectBackward(r, c, c, a.attention_input, tensor(kOutWeight), d_attention, d_heads);
   kernels::AttentionBackward(r.stream, r.attention_shape(), a.qkv, a.attention, a.log_sum_exp,
-                             a.gelu, d_wide, At<void>(r.base, r.layout.scratch));
+                             d_heads, d_wide, At<void>(r.base, r.layout.scratch));
   FinishBias(r, tensor(kQkvBias), 3 * c, d_wide);
   ProjectBackward(r, c, 3 * c, a.norm1, tensor(kQkvWeight), d_wide, d_branch);
   NormBackward(r, tensor(kNorm1Gain), tensor(kNorm1Bias), r.stream_before(l), a.mean1, a.rstd1,
@@ -228,10 +244,9 @@ absl::Status Forward(const Run& r) {
     if (r.pass.cancelled()) return absl::CancelledError("forward pass");
     LayerForward(r, l);
   }
-  kernels::LayerNormForward(r.stream, r.norm_shape(), r.stream_before(r.sizes.layers),
-                            r.value(r.index.final_gain()), r.value(r.index.final_bias()),
-                            r.at(r.layout.final_norm), r.at(r.layout.final_mean),
-                            r.at(r.layout.final_rstd));
+  (void)Norm(r, r.stream_before(r.sizes.layers), r.index.final_gain(), r.index.final_bias(),
+             At<void>(r.base, r.layout.final_norm), r.at(r.layout.final_mean),
+             r.at(r.layout.final_rstd));
   return absl::OkStatus();
 }
 
@@ -240,12 +255,12 @@ absl::Status Forward(const Run& r) {
 // the order of sums is too.
 void Head(const Run& r, bool train) {
   const int64_t c = r.width(), v = r.sizes.vocab;
-  const float* table = r.value(r.index.tokens());
+  const Operand table = r.weight(r.index.tokens());  // rounded once for all blocks
   float* logits = r.at(r.layout.logits);
   float* d_table = train ? r.gradient(r.index.tokens()) : nullptr;
   for (int64_t first = 0; first < r.rows(); first += r.layout.logit_rows) {
     const int64_t rows = std::min(r.layout.logit_rows, r.rows() - first);
-    const float* x = r.at(r.layout.final_norm) + first * c;
+    const Operand x = r.final_norm().After(r.rounding, first * c);
     float* losses = r.at(r.layout.losses) + first;
     const kernels::LogitsShape shape{.rows = rows, .vocab = v};
     r.product({.m = rows, .n = v, .k = c, .transpose_b = true}, x, table, logits);
@@ -255,9 +270,10 @@ void Head(const Run& r, bool train) {
     }
     kernels::SoftmaxCrossEntropy(r.stream, shape, r.data.targets + first, r.pass.scale(), logits,
                                  losses);
+    const Operand d_logits = r.product.TakeGradient(logits, rows * v);
     r.product({.m = v, .n = c, .k = rows, .transpose_a = true, .beta = first == 0 ? 0.0f : 1.0f},
-              logits, x, d_table);
-    r.product({.m = rows, .n = c, .k = v}, logits, table, r.at(r.layout.d_stream) + first * c);
+              d_logits, x, d_table);
+    r.product({.m = rows, .n = c, .k = v}, d_logits, table, r.at(r.layout.d_stream) + first * c);
   }
   r.pass.Loss(Tensor{.data = r.at(r.layout.losses), .shape = {r.rows()}}, r.data.counted);
 }
@@ -293,19 +309,26 @@ class Gpt final : public Model {
 
   absl::StatusOr<ModelSpec> Describe() const override { return MakeSpec(sizes_); }
 
+  absl::Status Prepare(DeviceKind device) override {
+    if (device == DeviceKind::kCuda) sizes_.logit_floats = kGpuLogitFloats;
+    return absl::OkStatus();
+  }
+
   absl::Status ForwardBackward(Pass& pass, const MicroBatch& micro_batch) override {
-    HF_ASSIGN_OR_RETURN(const TokenBatch data, Check(micro_batch));
-    const Layout layout = MakeLayout(sizes_, data.batch, data.context, true);
-    const Run r = Start(pass, data, layout, micro_batch.training && sizes_.dropout > 0);
+    HF_ASSIGN_OR_RETURN(const TokenBatch data, Check(pass, micro_batch));
+    const Rounding rounding(sizes_.precision, pass.stream());
+    const Layout layout = MakeLayout(sizes_, rounding, data.batch, data.context, true);
+    const Run r = Start(pass, data, rounding, layout, micro_batch.training && sizes_.dropout > 0);
     HF_RETURN_IF_ERROR(Forward(r));
     Head(r, true);
     return Backward(r);
   }
 
   absl::Status Evaluate(Pass& pass, const MicroBatch& micro_batch) override {
-    HF_ASSIGN_OR_RETURN(const TokenBatch data, Check(micro_batch));
-    const Layout layout = MakeLayout(sizes_, data.batch, data.context, false);
-    const Run r = Start(pass, data, layout, false);
+    HF_ASSIGN_OR_RETURN(const TokenBatch data, Check(pass, micro_batch));
+    const Rounding rounding(sizes_.precision, pass.stream());
+    const Layout layout = MakeLayout(sizes_, rounding, data.batch, data.context, false);
+    const Run r = Start(pass, data, rounding, layout, false);
     HF_RETURN_IF_ERROR(Forward(r));
     Head(r, false);
     return absl::OkStatus();
@@ -314,30 +337,40 @@ class Gpt final : public Model {
   absl::StatusOr<Tensor> NextToken(Pass& pass, std::span<const int32_t> tokens) override {
     HF_RETURN_IF_ERROR(CheckTokens(tokens, sizes_.vocab));
     const int64_t rows = std::min(sizes_.context, static_cast<int64_t>(tokens.size()));
-    const TokenBatch data{
+    TokenBatch data{
         .rows = rows, .batch = 1, .context = rows, .tokens = tokens.data() + tokens.size() - rows};
+    data.tokens = UploadTokens(pass, data.tokens, rows);
+    const Rounding rounding(sizes_.precision, pass.stream());
     // Memory for the longest sequence from the first token on: then it does not grow with each.
-    void* base = pass.Workspace(MakeLayout(sizes_, 1, sizes_.context, false).total).data;
-    const Layout layout = MakeLayout(sizes_, 1, rows, false);
-    const Run r{sizes_, layout, index_, pass, pass.stream(), data, base, false};
+    void* base = pass.Workspace(MakeLayout(sizes_, rounding, 1, sizes_.context, false).total).data;
+    const Layout layout = MakeLayout(sizes_, rounding, 1, rows, false);
+    const Run r{sizes_, layout, index_, pass, pass.stream(), data, rounding, base, false};
     HF_RETURN_IF_ERROR(Forward(r));
     float* logits = r.at(layout.logits);
     r.product({.m = 1, .n = sizes_.vocab, .k = r.width(), .transpose_b = true},
-              r.at(layout.final_norm) + (rows - 1) * r.width(), r.value(index_.tokens()), logits);
+              r.final_norm().After(rounding, (rows - 1) * r.width()), r.weight(index_.tokens()),
+              logits);
     return Tensor{.data = logits, .shape = {sizes_.vocab}};
   }
 
  private:
-  absl::StatusOr<TokenBatch> Check(const MicroBatch& micro_batch) const {
-    return ViewTokenBatch(
-        micro_batch, {.batch = sizes_.batch, .context = sizes_.context, .vocab = sizes_.vocab});
+  // The batch, checked in host memory, where the model computes.
+  absl::StatusOr<TokenBatch> Check(Pass& pass, const MicroBatch& micro_batch) const {
+    HF_ASSIGN_OR_RETURN(TokenBatch data, ViewTokenBatch(micro_batch, {.batch = sizes_.batch,
+                                                                      .context = sizes_.context,
+                                                                      .vocab = sizes_.vocab}));
+    data.tokens = UploadTokens(pass, data.tokens, data.rows);
+    data.targets = UploadTokens(pass, data.targets, data.rows);
+    return data;
   }
-  Run Start(Pass& pass, const TokenBatch& data, const Layout& layout, bool dropout) const {
-    return {sizes_, layout, index_, pass, pass.stream(), data, pass.Workspace(layout.total).data,
+  Run Start(Pass& pass, const TokenBatch& data, const Rounding& rounding, const Layout& layout,
+            bool dropout) const {
+    return {sizes_,        layout, index_,   pass,
+            pass.stream(), data,   rounding, pass.Workspace(layout.total).data,
             dropout};
   }
 
-  const Sizes sizes_;
+  Sizes sizes_;
   const Index index_;
 };
 
@@ -354,9 +387,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeGpt(const BuiltInConfig& config) {
                                           config.embed / config.heads,
                                           ": a head may be at most 256 wide; give more heads"));
   }
-  if (config.precision == "bf16" && !kernels::Bf16Available())
-    return absl::InvalidArgumentError(
-        "precision bf16: this CPU has no bf16 products; give --precision fp32 or auto");
+  HF_ASSIGN_OR_RETURN(const Precision precision, PrecisionOf(config.precision));
   return std::make_unique<gpt::Gpt>(gpt::Sizes{.layers = config.layers,
                                                .heads = config.heads,
                                                .width = config.embed,
@@ -364,7 +395,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeGpt(const BuiltInConfig& config) {
                                                .vocab = config.vocab(),
                                                .batch = config.micro_batch_size,
                                                .dropout = config.dropout,
-                                               .bf16 = config.precision == "bf16"});
+                                               .precision = precision});
 }
 
 }  // namespace holdfast

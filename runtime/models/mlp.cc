@@ -20,7 +20,7 @@ constexpr int kAccuracy = 0;  // index of the metric
 struct Sizes {
   int64_t layers = 0, width = 0, context = 0, vocab = 0, batch = 0, window = 0;
   double dropout = 0;
-  bool bf16 = false;  // inputs of products are rounded
+  Precision precision = Precision::kF32;
   int64_t inputs(int64_t layer) const { return layer == 0 ? window * width : width; }
 };
 
@@ -62,18 +62,20 @@ ModelSpec MakeSpec(const Sizes& s) {
 }
 
 struct Layout {
-  int64_t ids = 0, input = 0, hidden = 0, hidden_bytes = 0, logits = 0, losses = 0, hits = 0;
+  int64_t input = 0, hidden = 0, hidden_bytes = 0, logits = 0, losses = 0, hits = 0;
   int64_t d_hidden[2] = {0, 0};
   int64_t d_input = 0, no_positions = 0, d_positions = 0;
-  int64_t operand = 0, halves = 0;  // bf16: elements of the largest operand
+  // Rounded copies of what the forward pass makes, for both passes.
+  int64_t kept_input = 0, kept_hidden = 0, kept_bytes = 0;
+  Products::Sizes product_sizes;
+  int64_t products = 0;  // scratch of them
   int64_t total = 0;
 };
 
-Layout MakeLayout(const Sizes& s, int64_t rows) {
+Layout MakeLayout(const Sizes& s, const Rounding& rounding, int64_t rows) {
   Layout l;
   WorkspaceLayout all;
   const int64_t wide = rows * s.window * s.width, narrow = rows * s.width;
-  l.ids = all.AddBytes(rows * s.window * static_cast<int64_t>(sizeof(int32_t)));
   l.input = all.AddFloats(wide);
   l.hidden = all.AddFloats(0);
   for (int64_t i = 0; i < s.layers; ++i) all.AddFloats(narrow);
@@ -85,10 +87,15 @@ Layout MakeLayout(const Sizes& s, int64_t rows) {
   l.d_input = all.AddFloats(wide);
   l.no_positions = all.AddFloats(s.window * s.width);
   l.d_positions = all.AddFloats(s.window * s.width);
-  if (s.bf16) {
-    l.operand = std::max({wide, rows * s.vocab, s.window * s.width * s.width, s.width * s.vocab});
-    l.halves = all.AddBytes(Products::BytesFor(l.operand));
+  if (rounding.rounds) {
+    l.kept_input = all.AddBytes(rounding.OperandBytes(wide));
+    l.kept_hidden = all.AddFloats(0);
+    for (int64_t i = 0; i < s.layers; ++i) all.AddBytes(rounding.OperandBytes(narrow));
+    l.kept_bytes = (all.total() - l.kept_hidden) / s.layers;
   }
+  l.product_sizes = {.weight = std::max(s.window * s.width * s.width, s.width * s.vocab),
+                     .gradient = std::max(rows * s.vocab, narrow)};
+  l.products = all.AddBytes(Products::ScratchBytes(rounding, l.product_sizes));
   l.total = all.total();
   return l;
 }
@@ -99,13 +106,17 @@ class Mlp final : public Model {
 
   absl::StatusOr<ModelSpec> Describe() const override { return MakeSpec(s_); }
 
+  absl::Status Prepare(DeviceKind) override { return absl::OkStatus(); }
+
   absl::Status ForwardBackward(Pass& pass, const MicroBatch& micro_batch) override {
-    HF_ASSIGN_OR_RETURN(const TokenBatch data, Check(micro_batch));
+    HF_ASSIGN_OR_RETURN(const TokenBatch data, Check(pass, micro_batch));
     if (pass.cancelled()) return absl::CancelledError("micro-batch");
-    const Layout layout = MakeLayout(s_, data.rows);
+    const Rounding rounding(s_.precision, pass.stream());
+    const Layout layout = MakeLayout(s_, rounding, data.rows);
     const Run run{pass,
-                  pass.stream(),
                   data,
+                  Windows(pass, data.tokens, data),
+                  rounding,
                   layout,
                   pass.Workspace(layout.total).data,
                   micro_batch.training && s_.dropout > 0};
@@ -118,10 +129,13 @@ class Mlp final : public Model {
   }
 
   absl::Status Evaluate(Pass& pass, const MicroBatch& micro_batch) override {
-    HF_ASSIGN_OR_RETURN(const TokenBatch data, Check(micro_batch));
+    HF_ASSIGN_OR_RETURN(const TokenBatch data, Check(pass, micro_batch));
     if (pass.cancelled()) return absl::CancelledError("micro-batch");
-    const Layout layout = MakeLayout(s_, data.rows);
-    const Run run{pass, pass.stream(), data, layout, pass.Workspace(layout.total).data, false};
+    const Rounding rounding(s_.precision, pass.stream());
+    const Layout layout = MakeLayout(s_, rounding, data.rows);
+    const Run run{pass,     data,   Windows(pass, data.tokens, data),
+                  rounding, layout, pass.Workspace(layout.total).data,
+                  false};
     Forward(run);
     kernels::CrossEntropyLoss(run.stream, {.rows = data.rows, .vocab = s_.vocab}, data.targets,
                               run.at(layout.logits), run.at(layout.losses));
@@ -133,13 +147,14 @@ class Mlp final : public Model {
     HF_RETURN_IF_ERROR(CheckTokens(tokens, s_.vocab));
     const int64_t rows = std::min(s_.window, static_cast<int64_t>(tokens.size()));
     const std::vector<int32_t> none(static_cast<size_t>(rows), -1);
-    const TokenBatch data{.rows = rows,
-                          .batch = 1,
-                          .context = rows,
-                          .tokens = tokens.data() + tokens.size() - rows,
-                          .targets = none.data()};
-    const Layout layout = MakeLayout(s_, s_.window);
-    const Run run{pass, pass.stream(), data, layout, pass.Workspace(layout.total).data, false};
+    TokenBatch data{
+        .rows = rows, .batch = 1, .context = rows, .tokens = tokens.data() + tokens.size() - rows};
+    data.targets = UploadTokens(pass, none.data(), rows);
+    const Rounding rounding(s_.precision, pass.stream());
+    const Layout layout = MakeLayout(s_, rounding, s_.window);
+    const Run run{pass,     data,   Windows(pass, data.tokens, data),
+                  rounding, layout, pass.Workspace(layout.total).data,
+                  false};
     Forward(run);
     HF_RETURN_IF_ERROR(run.stream.Synchronize(Deadline::After(600'000)));  // it reads `none`
     return Tensor{.data = run.at(layout.logits) + (rows - 1) * s_.vocab, .shape = {s_.vocab}};
@@ -148,44 +163,53 @@ class Mlp final : public Model {
  private:
   struct Run {
     Pass& pass;
-    kernels::Stream& stream;
-    const TokenBatch& data;
+    const TokenBatch& data;  // its tokens in host memory
+    const int32_t* ids;
+    const Rounding& rounding;
     const Layout& layout;
     void* base;
     bool dropout;
+    kernels::Stream& stream = pass.stream();
+    Products product{rounding, stream, At<void>(base, layout.products), layout.product_sizes};
 
     float* at(int64_t offset) const { return At<float>(base, offset); }
-    void product(const kernels::MatMulShape& shape, const float* a, const float* b,
-                 float* c) const {
-      void* scratch = layout.operand > 0 ? At<void>(base, layout.halves) : nullptr;
-      Products(scratch, layout.operand)(stream, shape, a, b, c);
-    }
     float* hidden(int64_t layer) const { return at(layout.hidden + layer * layout.hidden_bytes); }
+    // The input of the first layer (-1), or what a layer gives, as products take it.
+    void* kept(int64_t layer) const {
+      if (!rounding.rounds) return layer < 0 ? at(layout.input) : hidden(layer);
+      return At<void>(
+          base, layer < 0 ? layout.kept_input : layout.kept_hidden + layer * layout.kept_bytes);
+    }
     const float* value(int tensor) const { return pass.Value(tensor).as<const float>(); }
+    Operand weight(int tensor) const {
+      return product.TakeWeight(value(tensor), pass.Value(tensor).elements());
+    }
     float* gradient(int tensor) const { return pass.Gradient(tensor).as<float>(); }
     int64_t rows() const { return data.rows; }
   };
 
-  absl::StatusOr<TokenBatch> Check(const MicroBatch& micro_batch) const {
-    return ViewTokenBatch(micro_batch,
-                          {.batch = s_.batch, .context = s_.context, .vocab = s_.vocab});
+  // The batch, checked in host memory; its targets where the model computes (tokens are only read
+  // by Windows).
+  absl::StatusOr<TokenBatch> Check(Pass& pass, const MicroBatch& micro_batch) const {
+    HF_ASSIGN_OR_RETURN(
+        TokenBatch data,
+        ViewTokenBatch(micro_batch, {.batch = s_.batch, .context = s_.context, .vocab = s_.vocab}));
+    data.targets = UploadTokens(pass, data.targets, data.rows);
+    return data;
   }
 
   // ids[row][k] = the token k - (window - 1) places from this row's, or the row "nothing" before
-  // the beginning.
-  void Windows(const Run& run) const {
-    int32_t* ids = At<int32_t>(run.base, run.layout.ids);
-    const int32_t* tokens = run.data.tokens;
-    const int64_t rows = run.rows(), context = run.data.context, window = s_.window;
+  // the beginning. Made in host memory that stays until the next micro-batch.
+  const int32_t* Windows(Pass& pass, const int32_t* tokens, const TokenBatch& data) {
+    ids_.resize(static_cast<size_t>(data.rows * s_.window));
     const auto nothing = static_cast<int32_t>(s_.vocab);
-    run.stream.Launch([=] {
-      for (int64_t row = 0; row < rows; ++row) {
-        for (int64_t k = 0; k < window; ++k) {
-          const int64_t back = window - 1 - k;
-          ids[row * window + k] = back <= row % context ? tokens[row - back] : nothing;
-        }
+    for (int64_t row = 0; row < data.rows; ++row) {
+      for (int64_t k = 0; k < s_.window; ++k) {
+        const int64_t back = s_.window - 1 - k;
+        ids_[row * s_.window + k] = back <= row % data.context ? tokens[row - back] : nothing;
       }
-    });
+    }
+    return UploadTokens(pass, ids_.data(), data.rows * s_.window);
   }
 
   kernels::EmbeddingShape embedding_shape(const Run& run) const {
@@ -198,41 +222,39 @@ class Mlp final : public Model {
 
   void Forward(const Run& run) const {
     const Layout& layout = run.layout;
-    Windows(run);
     // Places need no embedding: each has weights of its own in the first layer.
     kernels::Fill(run.stream, s_.window * s_.width, 0.0f, run.at(layout.no_positions));
-    kernels::EmbeddingForward(run.stream, embedding_shape(run), At<int32_t>(run.base, layout.ids),
-                              run.value(Table(s_)), run.at(layout.no_positions),
-                              run.at(layout.input));
-    const float* x = run.at(layout.input);
+    kernels::EmbeddingForward(run.stream, embedding_shape(run), run.ids, run.value(Table(s_)),
+                              run.at(layout.no_positions), run.at(layout.input));
+    Operand x = run.product.Copy(run.at(layout.input), run.rows() * s_.inputs(0), run.kept(-1));
     for (int64_t l = 0; l < s_.layers; ++l) {
       float* out = run.hidden(l);
       run.product({.m = run.rows(), .n = s_.width, .k = s_.inputs(l)}, x,
-                  run.value(LayerWeight(s_, l)), out);
+                  run.weight(LayerWeight(s_, l)), out);
       kernels::BiasReluForward(run.stream, {.rows = run.rows(), .cols = s_.width},
                                run.value(LayerBias(s_, l)), out, out);
       if (run.dropout)
         kernels::Dropout(run.stream, DropoutAt(run, l), run.rows() * s_.width, out, out);
-      x = out;
+      x = run.product.Copy(out, run.rows() * s_.width, run.kept(l));
     }
     float* logits = run.at(layout.logits);
-    run.product({.m = run.rows(), .n = s_.vocab, .k = s_.width}, x, run.value(HeadWeight()),
-                logits);
-    kernels::AddBias(run.stream, {.rows = run.rows(), .cols = s_.vocab}, run.value(HeadBias()),
-                     logits);
+    run.product({.m = run.rows(), .n = s_.vocab, .k = s_.width}, x, run.weight(HeadWeight()),
+                logits, run.value(HeadBias()));
     kernels::ArgMaxHits(run.stream, {.rows = run.rows(), .vocab = s_.vocab}, run.data.targets,
                         logits, run.at(layout.hits));
     run.pass.Metric(kAccuracy, Tensor{.data = run.at(layout.hits), .shape = {run.rows()}});
   }
 
-  // The weight's gradient is complete before the gradient of its input is computed.
-  void WeightBackward(const Run& run, int tensor, int64_t inputs, int64_t outputs, const float* x,
+  // The weight's gradient is complete before the gradient of its input is computed. `layer`: whose
+  // output was the input (-1: the embedding).
+  void WeightBackward(const Run& run, int tensor, int64_t inputs, int64_t outputs, int64_t layer,
                       const float* d_out, float* d_x) const {
-    run.product({.m = inputs, .n = outputs, .k = run.rows(), .transpose_a = true}, x, d_out,
-                run.gradient(tensor));
+    const Operand gradient = run.product.TakeGradient(d_out, run.rows() * outputs);
+    run.product({.m = inputs, .n = outputs, .k = run.rows(), .transpose_a = true},
+                {run.kept(layer)}, gradient, run.gradient(tensor));
     run.pass.Done(tensor);
-    run.product({.m = run.rows(), .n = inputs, .k = outputs, .transpose_b = true}, d_out,
-                run.value(tensor), d_x);
+    run.product({.m = run.rows(), .n = inputs, .k = outputs, .transpose_b = true}, gradient,
+                run.weight(tensor), d_x);
   }
 
   void Backward(const Run& run) const {
@@ -242,8 +264,7 @@ class Mlp final : public Model {
                           run.gradient(HeadBias()));
     run.pass.Done(HeadBias());
     float* d_out = run.at(layout.d_hidden[0]);
-    WeightBackward(run, HeadWeight(), s_.width, s_.vocab, run.hidden(s_.layers - 1), d_logits,
-                   d_out);
+    WeightBackward(run, HeadWeight(), s_.width, s_.vocab, s_.layers - 1, d_logits, d_out);
     for (int64_t l = s_.layers - 1; l >= 0; --l) {
       if (run.dropout)
         kernels::Dropout(run.stream, DropoutAt(run, l), run.rows() * s_.width, d_out, d_out);
@@ -252,28 +273,26 @@ class Mlp final : public Model {
       kernels::BiasReluBackward(run.stream, {.rows = run.rows(), .cols = s_.width}, run.hidden(l),
                                 d_out, d_out, run.gradient(LayerBias(s_, l)));
       run.pass.Done(LayerBias(s_, l));
-      const float* x = l == 0 ? run.at(layout.input) : run.hidden(l - 1);
       float* d_x = l == 0 ? run.at(layout.d_input)
                           : run.at(layout.d_hidden[d_out == run.at(layout.d_hidden[0]) ? 1 : 0]);
-      WeightBackward(run, LayerWeight(s_, l), s_.inputs(l), s_.width, x, d_out, d_x);
+      WeightBackward(run, LayerWeight(s_, l), s_.inputs(l), s_.width, l - 1, d_out, d_x);
       d_out = d_x;
     }
     float* d_table = run.gradient(Table(s_));
     kernels::Fill(run.stream, (s_.vocab + 1) * s_.width, 0.0f, d_table);
-    kernels::EmbeddingBackward(run.stream, embedding_shape(run), At<int32_t>(run.base, layout.ids),
-                               d_out, d_table, run.at(layout.d_positions));
+    kernels::EmbeddingBackward(run.stream, embedding_shape(run), run.ids, d_out, d_table,
+                               run.at(layout.d_positions));
     run.pass.Done(Table(s_));
   }
 
   const Sizes s_;
+  std::vector<int32_t> ids_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> MakeMlp(const BuiltInConfig& config) {
-  if (config.precision == "bf16" && !kernels::Bf16Available())
-    return absl::InvalidArgumentError(
-        "precision bf16: this CPU has no bf16 products; give --precision fp32 or auto");
+  HF_ASSIGN_OR_RETURN(const Precision precision, PrecisionOf(config.precision));
   return std::make_unique<Mlp>(Sizes{.layers = config.layers,
                                      .width = config.embed,
                                      .context = config.context,
@@ -281,7 +300,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeMlp(const BuiltInConfig& config) {
                                      .batch = config.micro_batch_size,
                                      .window = std::min(kMaxWindow, config.context),
                                      .dropout = config.dropout,
-                                     .bf16 = config.precision == "bf16"});
+                                     .precision = precision});
 }
 
 }  // namespace holdfast

@@ -111,8 +111,8 @@ class Random {
 struct MicroBatch {
   int64_t step = 0, index = 0;  // for evaluation: step = -1, index = number of the held-out batch
   bool training = true;
-  std::span<const Tensor> fields =
-      {};  // what DataSource::Read gave; shapes may vary with (step, index) only
+  // What DataSource::Read gave, in host memory; shapes may vary with (step, index) only.
+  std::span<const Tensor> fields = {};
 };
 
 // The runtime's side of one micro-batch. Stream-ordered; nothing here blocks, except that Done may
@@ -129,6 +129,8 @@ class Pass {
   virtual void Done(int tensor) = 0;  // gradient complete: added, perhaps sent. Never called = zero
   virtual float scale()
       const = 0;  // power of two; multiply the loss's derivative by it at the head
+  // Values handed in below lie where the model computes and are read in stream order.
+  //
   // Sum of the per-item losses (not divided by anything) and the number of items counted. Call
   // exactly once. terms: fp32, added in index order; 0 <= weight <= max_weight.
   virtual void Loss(const Tensor& terms, int64_t weight) = 0;
@@ -148,6 +150,9 @@ class Pass {
   T* Scratch(int64_t elements) {
     return Workspace(elements * static_cast<int64_t>(sizeof(T))).template as<T>();
   }
+  // A host tensor (a field of the micro-batch) where the model computes: itself on the CPU, on a
+  // GPU a copy in the workspace, complete in stream order.
+  virtual Tensor Upload(const Tensor& host) { return host; }
   virtual Random& random() = 0;
   virtual bool cancelled() const = 0;  // a regroup waits: return absl::CancelledError() soon
 };

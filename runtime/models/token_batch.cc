@@ -49,6 +49,12 @@ absl::StatusOr<TokenBatch> ViewTokenBatch(const MicroBatch& micro_batch,
   return out;
 }
 
+const int32_t* UploadTokens(Pass& pass, const int32_t* tokens, int64_t count) {
+  return pass
+      .Upload(Tensor{.data = const_cast<int32_t*>(tokens), .type = Type::kI32, .shape = {count}})
+      .as<const int32_t>();
+}
+
 absl::Status CheckTokens(std::span<const int32_t> tokens, int64_t vocab) {
   if (tokens.empty()) return absl::InvalidArgumentError("at least one token is needed");
   for (const int32_t token : tokens) {

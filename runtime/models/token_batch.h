@@ -28,6 +28,9 @@ struct TokenBatchLimits {
 absl::StatusOr<TokenBatch> ViewTokenBatch(const MicroBatch& micro_batch,
                                           const TokenBatchLimits& limits);
 
+// A copy where the model computes (itself on the CPU), in stream order.
+const int32_t* UploadTokens(Pass& pass, const int32_t* tokens, int64_t count);
+
 // kInvalidArgument: no token, or one that is outside the vocabulary.
 [[nodiscard]] absl::Status CheckTokens(std::span<const int32_t> tokens, int64_t vocab);
 

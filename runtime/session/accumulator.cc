@@ -8,6 +8,7 @@
 
 #include "runtime/base/digest.h"
 #include "runtime/base/status.h"
+#include "runtime/session/state.h"
 
 namespace holdfast {
 
@@ -20,28 +21,42 @@ ScalarLayout::ScalarLayout(const StatePlan& plan) {
   count = statistics + plan.statistic_offset.back();
 }
 
-Accumulator::Accumulator(const StatePlan& plan, int64_t micro_batches, bool fast)
+Accumulator::Accumulator(const StatePlan& plan, int64_t micro_batches, bool fast,
+                         kernels::Device& device)
     : plan_(plan),
       micro_batches_(micro_batches),
       fast_(fast),
+      device_(device),
       tensor_mutex_(new std::mutex[plan.trained.size()]),
       content_(plan.trained.size(), 0),
+      last_(plan.trained.size()),
       missing_(plan.buckets.size(), 0),
       held_(micro_batches, false) {}
 
 absl::StatusOr<std::unique_ptr<Accumulator>> Accumulator::Allocate(const StatePlan& plan,
                                                                    int64_t micro_batches, bool fast,
-                                                                   bool shareable) {
-  std::unique_ptr<Accumulator> a(new Accumulator(plan, micro_batches, fast));
+                                                                   bool shareable,
+                                                                   kernels::Device& device) {
+  std::unique_ptr<Accumulator> a(new Accumulator(plan, micro_batches, fast, device));
+  const int64_t bytes = plan.flat_elements * (fast ? 4 : 8);
   // Zeroed: the gaps between tensors stay so for good.
-  HF_ASSIGN_OR_RETURN(a->sums_,
-                      SharedBlock::Create(plan.flat_elements * (fast ? 4 : 8), shareable));
+  if (device.backend() == kernels::Backend::kCpu) {
+    HF_ASSIGN_OR_RETURN(a->shared_sums_, SharedBlock::Create(bytes, shareable));
+    a->sums_ = a->shared_sums_.data();
+    return a;
+  }
+  HF_ASSIGN_OR_RETURN(a->device_sums_, device.Allocate(bytes));
+  a->sums_ = a->device_sums_.data();
+  const auto stream = device.NewStream();
+  device.Zero(*stream, a->sums_, bytes);
+  HF_RETURN_IF_ERROR(stream->Synchronize(Deadline::After(kDeviceWaitMs)));
   return a;
 }
 
-void Accumulator::Reset(std::vector<int16_t> exponents) {
+void Accumulator::Reset(std::vector<int16_t> exponents, int loss_scale_log2) {
   std::lock_guard lock(mutex_);
   exponents_ = std::move(exponents);
+  loss_scale_log2_ = loss_scale_log2;
   std::fill(content_.begin(), content_.end(), 0);
   std::fill(held_.begin(), held_.end(), false);
   std::fill(missing_.begin(), missing_.end(), 0);
@@ -58,47 +73,64 @@ void Accumulator::Begin(int pending) {
   }
 }
 
-void Accumulator::Add(kernels::Stream& stream, int trained, const float* gradient,
-                      MicroBatchResult* result) {
+void Accumulator::Launch(kernels::Stream& stream, int trained, bool first, float* gradient,
+                         kernels::FixedFlags* flags) {
   const TrainedTensor& t = plan_.trained[trained];
-  kernels::FixedFlags flags;
+  if (fast_) {
+    float* sum = fast_sums() + t.offset;
+    const float scale = std::ldexp(1.0f, -loss_scale_log2_);
+    if (scale != 1.0f) kernels::ScaleFloat(stream, t.elements, scale, gradient);
+    if (first) {
+      kernels::CopyFloat(stream, t.elements, gradient, sum);
+    } else {
+      kernels::AccumulateFloat(stream, t.elements, gradient, sum);
+    }
+    return;
+  }
+  // The loss scale is a power of two: folded into the exponent it costs nothing.
+  const kernels::FixedScale scale{exponents_[trained] - loss_scale_log2_, micro_batches_};
+  if (first) {
+    kernels::StoreFixed(stream, scale, t.elements, gradient, sums() + t.offset, flags);
+  } else {
+    kernels::AccumulateFixed(stream, scale, t.elements, gradient, sums() + t.offset, flags);
+  }
+}
+
+void Accumulator::Add(kernels::Stream& stream, int trained, float* gradient,
+                      kernels::FixedFlags* flags) {
   {
     std::lock_guard lock(tensor_mutex_[trained]);
     const bool first = content_[trained] == 0;
     content_[trained] = 1;
-    if (fast_) {
-      float* sum = fast_sums() + t.offset;
-      if (first) {
-        kernels::CopyFloat(stream, t.elements, gradient, sum);
-      } else {
-        kernels::AccumulateFloat(stream, t.elements, gradient, sum);
-      }
-    } else {
-      const kernels::FixedScale scale{exponents_[trained], micro_batches_};
-      if (first) {
-        kernels::StoreFixed(stream, scale, t.elements, gradient, sums() + t.offset, &flags);
-      } else {
-        kernels::AccumulateFixed(stream, scale, t.elements, gradient, sums() + t.offset, &flags);
-      }
-    }
+    if (!first) stream.Wait(last_[trained]);
+    Launch(stream, trained, first, gradient, flags);
+    if (stream.backend() != kernels::Backend::kCpu) last_[trained] = stream.Record();
   }
-  if (!fast_) {
-    if (flags.nonfinite > 0) {
+  std::lock_guard lock(mutex_);
+  if (--missing_[plan_.trained[trained].bucket] == 0) changed_.notify_all();
+}
+
+void Accumulator::Judge(const kernels::FixedFlags* flags, const std::vector<bool>& added,
+                        MicroBatchResult* result) const {
+  if (fast_) return;
+  // Loud: within 2^24 of the bound at this exponent. A quiet tensor may take a larger exponent
+  // again.
+  const double bound =
+      std::ldexp(1.0, std::min(51, 62 - static_cast<int>(std::ceil(std::log2(micro_batches_)))));
+  for (size_t i = 0; i < plan_.trained.size(); ++i) {
+    if (!added[i]) continue;
+    const auto trained = static_cast<int32_t>(i);
+    const kernels::FixedFlags& f = flags[i];
+    if (f.nonfinite > 0) {
       result->nonfinite = true;
       result->nonfinite_tensors.push_back(trained);
       result->bits = Mix64(result->bits ^ Mix64(static_cast<uint64_t>(trained) << 32 ^
-                                                static_cast<uint64_t>(flags.nonfinite)));
+                                                static_cast<uint64_t>(f.nonfinite)));
     }
-    if (flags.out_of_range > 0) result->out_of_range.push_back(trained);
-    // Loud: within 2^24 of the bound at this exponent. A quiet tensor may take a larger exponent
-    // again.
-    const double bound =
-        std::ldexp(1.0, std::min(51, 62 - static_cast<int>(std::ceil(std::log2(micro_batches_)))));
-    if (std::ldexp(flags.max_abs, exponents_[trained]) * 0x1p24 >= bound)
+    if (f.out_of_range > 0) result->out_of_range.push_back(trained);
+    if (std::ldexp(f.max_abs, exponents_[i] - loss_scale_log2_) * 0x1p24 >= bound)
       result->loud.push_back(trained);
   }
-  std::lock_guard lock(mutex_);
-  if (--missing_[t.bucket] == 0) changed_.notify_all();
 }
 
 void Accumulator::Finish(MicroBatchResult result, const std::vector<bool>& added) {
@@ -121,14 +153,22 @@ bool Accumulator::WaitBucket(int bucket, int64_t wait_ms) {
                            [&] { return missing_[bucket] == 0; });
 }
 
-void Accumulator::SealBucket(int bucket) {
+void Accumulator::SealBucket(int bucket, kernels::Stream& stream) {
   for (int i = plan_.buckets[bucket].first_tensor; i < plan_.buckets[bucket].last_tensor; ++i) {
     std::lock_guard lock(tensor_mutex_[i]);
     if (content_[i]) continue;
     const TrainedTensor& t = plan_.trained[i];
-    const size_t width = fast_ ? 4 : 8;
-    std::memset(sums_.as<char>() + t.offset * width, 0, t.elements * width);
+    const int64_t width = fast_ ? 4 : 8;
+    device_.Zero(stream, static_cast<char*>(sums_) + t.offset * width, t.elements * width);
+    if (stream.backend() != kernels::Backend::kCpu) last_[i] = stream.Record();
     content_[i] = 1;
+  }
+}
+
+void Accumulator::Follow(int bucket, Communicator& lane) {
+  for (int i = plan_.buckets[bucket].first_tensor; i < plan_.buckets[bucket].last_tensor; ++i) {
+    std::lock_guard lock(tensor_mutex_[i]);
+    lane.After(last_[i]);
   }
 }
 

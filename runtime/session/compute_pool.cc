@@ -29,13 +29,13 @@ absl::StatusOr<std::unique_ptr<ComputePool>> ComputePool::Create(const Options& 
   pool->options_ = options;
   pool->data_ = data;
   pool->state_ = state;
+  const bool cpu = state->device().backend() == kernels::Backend::kCpu;
   for (int i = 0; i < options.threads; ++i) {
     auto worker = std::make_unique<Worker>();
     HF_ASSIGN_OR_RETURN(worker->model, trainer.model(options.toml));
     HF_RETURN_IF_ERROR(worker->model->Describe().status());
-    HF_RETURN_IF_ERROR(worker->model->Prepare(DeviceKind::kCpu));
-    HF_ASSIGN_OR_RETURN(worker->pass, RuntimePass::Create(state, kernels::CpuDevice().NewStream(),
-                                                          &pool->cancelled_));
+    HF_RETURN_IF_ERROR(worker->model->Prepare(cpu ? DeviceKind::kCpu : DeviceKind::kCuda));
+    HF_ASSIGN_OR_RETURN(worker->pass, RuntimePass::Create(state, &pool->cancelled_));
     pool->workers_.push_back(std::move(worker));
   }
   for (auto& worker : pool->workers_) {
@@ -128,7 +128,7 @@ EvalSums ComputePool::eval_sums() {
 }
 
 void ComputePool::Loop(Worker& worker) {
-  kernels::SetComputeThread();
+  const absl::Status bound = state_->device().BindThread();
   std::unique_lock lock(mutex_);
   while (true) {
     posted_.wait(lock, [&] { return quit_ || next_ < items_.size(); });
@@ -137,7 +137,8 @@ void ComputePool::Loop(Worker& worker) {
     const Job job = job_;
     ++running_;
     lock.unlock();
-    const absl::Status status = RunOne(worker, job, item);
+    const absl::Status status = bound.ok() ? RunOne(worker, job, item) : bound;
+    if (!status.ok()) worker.pass->Drain();
     lock.lock();
     --running_;
     if (!status.ok()) {
@@ -162,8 +163,19 @@ absl::Status ComputePool::RunOne(Worker& worker, Job job, int64_t index) try {
       break;
   }
   return absl::InternalError("no job");
+} catch (const RuntimePass::OutOfMemory& e) {
+  return e.status;
 } catch (const std::exception& e) {
   return absl::InternalError(Cat("model or data: exception: ", e.what()));
+}
+
+// One micro-batch from its beginning until the device has done it.
+absl::StatusOr<MicroBatchResult> ComputePool::Compute(Worker& worker, Accumulator* accumulator,
+                                                      const MicroBatch& batch) {
+  worker.pass->Begin(accumulator, options_.seed, batch);
+  HF_RETURN_IF_ERROR(batch.training ? worker.model->ForwardBackward(*worker.pass, batch)
+                                    : worker.model->Evaluate(*worker.pass, batch));
+  return worker.pass->Finish();
 }
 
 absl::Status ComputePool::TrainOne(Worker& worker, int64_t index) {
@@ -180,10 +192,7 @@ absl::Status ComputePool::TrainOne(Worker& worker, int64_t index) {
     HF_ASSIGN_OR_RETURN(data, data_->Read(options_.seed, step - 1, index));
   }
   MicroBatch batch{step - 1, index, true, data.fields};
-  worker.pass->Begin(accumulator_, options_.seed, batch);
-  HF_RETURN_IF_ERROR(worker.model->ForwardBackward(*worker.pass, batch));
-  HF_RETURN_IF_ERROR(worker.pass->stream().Synchronize(Deadline::After(600'000)));
-  MicroBatchResult result = worker.pass->TakeResult();
+  HF_ASSIGN_OR_RETURN(MicroBatchResult result, Compute(worker, accumulator_, batch));
   if (!result.loss_set)
     return absl::InternalError("model: ForwardBackward did not call Pass::Loss");
   result.samples = Mix64(ContentHash(data) ^ Mix64(static_cast<uint64_t>(index)));
@@ -196,10 +205,7 @@ absl::Status ComputePool::TrainOne(Worker& worker, int64_t index) {
 absl::Status ComputePool::EvalOne(Worker& worker, int64_t index) {
   HF_ASSIGN_OR_RETURN(const Batch data, data_->ReadEval(index));
   MicroBatch batch{-1, index, false, data.fields};
-  worker.pass->Begin(nullptr, options_.seed, batch);
-  HF_RETURN_IF_ERROR(worker.model->Evaluate(*worker.pass, batch));
-  HF_RETURN_IF_ERROR(worker.pass->stream().Synchronize(Deadline::After(600'000)));
-  const MicroBatchResult result = worker.pass->TakeResult();
+  HF_ASSIGN_OR_RETURN(const MicroBatchResult result, Compute(worker, nullptr, batch));
   std::lock_guard lock(mutex_);
   eval_.loss += result.loss;
   eval_.weight += result.weight;
@@ -217,11 +223,8 @@ absl::Status ComputePool::ProbeOne(Worker& worker) {
     HF_ASSIGN_OR_RETURN(data, data_->Read(options_.seed, 0, 0));
   }
   MicroBatch batch{0, 0, true, data.fields};
-  worker.pass->Begin(nullptr, options_.seed, batch);
-  HF_RETURN_IF_ERROR(worker.model->ForwardBackward(*worker.pass, batch));
-  HF_RETURN_IF_ERROR(worker.pass->stream().Synchronize(Deadline::After(600'000)));
+  HF_ASSIGN_OR_RETURN(const MicroBatchResult result, Compute(worker, nullptr, batch));
   const uint64_t gradients = worker.pass->gradient_digest();
-  const MicroBatchResult result = worker.pass->TakeResult();
   std::lock_guard lock(mutex_);
   probe_ = Mix64(gradients ^ Mix64(static_cast<uint64_t>(result.loss)));
   return absl::OkStatus();

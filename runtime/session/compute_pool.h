@@ -33,8 +33,8 @@ class ComputePool {
     uint64_t seed = 1;
     std::string toml;  // for the factories
   };
-  // Builds `threads` models; describes, prepares. The plan is made from the first one's description
-  // (see MakePool).
+  // Builds `threads` models; describes, prepares for the state's device. The plan is made from the
+  // first one's description (see MakePool).
   static absl::StatusOr<std::unique_ptr<ComputePool>> Create(const Options& options,
                                                              const Trainer& trainer,
                                                              DataSource* data, State* state);
@@ -77,6 +77,8 @@ class ComputePool {
   absl::Status TrainOne(Worker& worker, int64_t index);
   absl::Status EvalOne(Worker& worker, int64_t index);
   absl::Status ProbeOne(Worker& worker);
+  absl::StatusOr<MicroBatchResult> Compute(Worker& worker, Accumulator* accumulator,
+                                           const MicroBatch& batch);
   void Post(Job job, std::vector<int64_t> items);
 
   Options options_;

@@ -107,6 +107,7 @@ absl::Status InitializeFrom(const std::string& path, const std::string& digest, 
   const auto matched = Match(*file, plan.spec);
   if (!matched.ok()) return Annotate(matched.status(), path);
   state->marked = true;
+  std::vector<float> piece;
   for (size_t i = 0; i < plan.spec.tensors.size(); ++i) {
     const int trained = plan.trained_of[i];
     float* to = trained >= 0 ? state->values() + plan.trained[trained].offset
@@ -114,11 +115,12 @@ absl::Status InitializeFrom(const std::string& path, const std::string& digest, 
     const FileTensor& from = *(*matched)[i];
     for (int64_t first = 0; first < from.elements(); first += kPieceElements) {
       const int64_t count = std::min(kPieceElements, from.elements() - first);
-      HF_RETURN_IF_ERROR(
-          file->ReadFloats(from, first, std::span<float>(to + first, static_cast<size_t>(count))));
+      piece.resize(static_cast<size_t>(count));
+      HF_RETURN_IF_ERROR(file->ReadFloats(from, first, piece));
+      HF_RETURN_IF_ERROR(state->Write(to + first, piece));
     }
   }
-  state->Redigest();
+  HF_RETURN_IF_ERROR(state->Redigest());
   state->marked = false;
   return absl::OkStatus();
 }

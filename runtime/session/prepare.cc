@@ -14,6 +14,7 @@
 #include "runtime/models/model_spec.h"
 #include "runtime/session/init_from.h"
 #include "runtime/session/session.h"
+#include "runtime/supervisor/settle_device.h"
 
 namespace holdfast {
 namespace {
@@ -51,7 +52,8 @@ std::string SpecText(const ModelSpec& spec) {
   return Cat(text, spec.max_weight);
 }
 
-std::string ComputeClass() {
+std::string ComputeClass(const kernels::Device& device) {
+  if (device.backend() != kernels::Backend::kCpu) return Cat(device.Name(), ", ", __VERSION__);
   const dnnl_version_t* v = dnnl_version();
   return Cat("CPU, oneDNN ", v->major, ".", v->minor, ".", v->patch, ", instruction set ",
              static_cast<int>(dnnl_get_effective_cpu_isa()), ", ", __VERSION__);
@@ -90,8 +92,9 @@ absl::Status Session::Prepare() {
     exit_ = ExitCode::kData;
     HF_RETURN_IF_ERROR(Annotate(CheckInitFile(config_.init_from, spec), "--init-from"));
   }
+  HF_RETURN_IF_ERROR(OpenDevice());
   exit_ = ExitCode::kFailed;
-  HF_ASSIGN_OR_RETURN(state_, State::Allocate(plan));
+  HF_ASSIGN_OR_RETURN(state_, State::Allocate(plan, *device_));
   ComputePool::Options pool;
   pool.threads = config_.threads;
   pool.seed = config_.seed;
@@ -106,18 +109,36 @@ absl::Status Session::Prepare() {
 
   // The probe: one canonical micro-batch at the initial values. Equal digests are the same compute
   // class.
-  HF_RETURN_IF_ERROR(
-      state_->Initialise(config_.seed, data_->streaming() ? config_.micro_batches : 0));
+  HF_RETURN_IF_ERROR(state_->Initialise(
+      config_.seed, data_->streaming() ? config_.micro_batches : 0, config_.precision == "fp16"));
   {
     TimeScope scope(time_, TimeKind::kCompute);
     HF_ASSIGN_OR_RETURN(const uint64_t probe, pool_->Probe());
-    probe_ = Hex64(probe);
+    // A GPU and a CPU are never one class, even where this micro-batch came out the same.
+    const bool cpu = device_->backend() == kernels::Backend::kCpu;
+    probe_ = Hex64(cpu ? probe : Mix64(probe));
   }
   state_->valid = false;  // nothing that anybody agreed on
   state_->marked = true;
-  compute_class_ = ComputeClass();
+  compute_class_ = ComputeClass(*device_);
   HF_RETURN_IF_ERROR(PrepareStores());
   return StartMembership();
+}
+
+// Worker N of a machine computes on its N-th GPU.
+absl::Status Session::OpenDevice() {
+  device_ = &kernels::CpuDevice();
+  if (config_.device != "cuda") return absl::OkStatus();
+  exit_ = ExitCode::kUsage;
+  const kernels::CudaOptions options = CudaOptionsOf(config_);
+  HF_ASSIGN_OR_RETURN(const int count, kernels::FindCudaBackend().DeviceCount(options));
+  if (start_.slot >= count) {
+    return absl::InvalidArgumentError(
+        Cat("worker ", start_.slot, " has no GPU: this machine has ", count,
+            ", and each worker needs one of its own. Use --workers ", count, " or fewer"));
+  }
+  HF_ASSIGN_OR_RETURN(device_, kernels::FindCudaBackend().Open(options, start_.slot));
+  return absl::OkStatus();
 }
 
 absl::Status Session::PrepareStores() {

@@ -16,6 +16,7 @@
 #include "runtime/session/session.h"
 #include "runtime/session/shares.h"
 #include "runtime/session/transfer.h"
+#include "runtime/supervisor/settle_device.h"
 
 namespace holdfast {
 namespace {
@@ -172,8 +173,7 @@ absl::StatusOr<Session::Ending> Session::EnterGeneration(std::string_view why) {
 void Session::VerifyOwnState() {
   if (!state_->valid || state_->marked) return;
   const uint64_t recorded = state_->Digest();
-  state_->Redigest();
-  if (state_->Digest() == recorded) return;
+  if (state_->Redigest().ok() && state_->Digest() == recorded) return;
   reporter_.Event("corrupt", state_->scalars.step,
                   "the state in this worker's memory has changed since it was agreed: given up");
   state_->valid = false;
@@ -182,32 +182,64 @@ void Session::VerifyOwnState() {
   agreed_step_ = -1;
 }
 
+// The links between the roster's members and, between GPUs, NCCL beside them.
+absl::Status Session::Connect(const rendezvous::Roster& roster) {
+  if (roster.members.size() == 1) {
+    generation_.comm = MakeLocalCommunicator(device_);
+    return absl::OkStatus();
+  }
+  const bool gpu = device_->backend() != kernels::Backend::kCpu;
+  TcpEndpoint::GroupOptions options;
+  options.run = roster.run;
+  options.secret = roster.secret;
+  options.generation = roster.generation;
+  options.nonce = roster.nonce;
+  options.rank = roster.rank;
+  options.detect_ms = config_.detect_ms;
+  options.transport = gpu || config_.transport == "tcp" ? Transport::kTcp
+                      : config_.transport == "shm"      ? Transport::kShm
+                                                        : Transport::kAuto;
+  options.agree_on_transport = !gpu;
+  options.shared = engine_->shared();
+  bool one_host = true;
+  for (const rendezvous::Member& m : roster.members) {
+    options.peers.push_back({m.address, m.port});
+    one_host &= m.machine == roster.members[0].machine;
+  }
+  HF_ASSIGN_OR_RETURN(auto links, endpoint_->Build(options, &cancel_));
+  if (!gpu) {
+    generation_.comm = std::move(links);
+    return absl::OkStatus();
+  }
+  if (nccl_ == nullptr) {
+    NcclOptions nccl;
+    nccl.device = device_;
+    nccl.libraries = CudaOptionsOf(config_);
+    nccl.loopback = one_host;
+    auto made = NcclFactory::Create(nccl);
+    if (!made.ok()) {  // no other round would help
+      exit_ = ExitCode::kUsage;
+      fatal_ = true;
+      links->Abort(made.status());
+      return made.status();
+    }
+    nccl_ = *std::move(made);
+  }
+  HF_ASSIGN_OR_RETURN(generation_.comm, nccl_->Join(std::move(links), roster.generation, &cancel_));
+  return absl::OkStatus();
+}
+
 absl::Status Session::BuildGeneration(const rendezvous::Roster& roster) {
   generation_ = Generation();
   generation_.roster = roster;
   const bool held_before =
       state_->valid && !state_->marked && state_->scalars.step == roster.step &&
       roster.source == rendezvous::Source::kMemory && roster.members[roster.rank].has_state;
-  if (roster.members.size() == 1) {
-    generation_.comm = MakeLocalCommunicator();
-  } else {
-    TcpEndpoint::GroupOptions options;
-    options.run = roster.run;
-    options.secret = roster.secret;
-    options.generation = roster.generation;
-    options.nonce = roster.nonce;
-    options.rank = roster.rank;
-    options.detect_ms = config_.detect_ms;
-    options.transport = config_.transport == "tcp"   ? Transport::kTcp
-                        : config_.transport == "shm" ? Transport::kShm
-                                                     : Transport::kAuto;
-    options.shared = engine_->shared();
-    for (const rendezvous::Member& m : roster.members) options.peers.push_back({m.address, m.port});
-    HF_ASSIGN_OR_RETURN(generation_.comm, endpoint_->Build(options, &cancel_));
-  }
+  HF_RETURN_IF_ERROR(Connect(roster));
   TransferOptions transfer;
   transfer.seed = config_.seed;
   transfer.streams = data_->streaming() ? config_.micro_batches : 0;
+  transfer.scales_loss = config_.precision == "fp16";
   if (!held_before) {
     vouched_ = false;
     unagreed_.present = false;

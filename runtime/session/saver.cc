@@ -48,7 +48,7 @@ double Saver::Begin(State& state, Target target) {
   const auto [first, last] = grid_->Owned(target.rank, target.world_size);
   const int64_t bytes = grid_->WordsIn(first, last) * 4;
   if (snapshot_.bytes() < bytes) {
-    auto buffer = kernels::CpuDevice().Allocate(bytes);
+    auto buffer = state.device().AllocateHost(bytes);
     if (!buffer.ok()) {
       std::lock_guard lock(mutex_);
       target_ = std::move(target);
@@ -58,15 +58,19 @@ double Saver::Begin(State& state, Target target) {
     }
     snapshot_ = *std::move(buffer);
   }
+  if (copies_ == nullptr) copies_ = state.device().NewStream();
+  copies_->Wait(state.stream().Record());
   offset_.clear();
   int64_t words = 0;
   for (int64_t ordinal = first; ordinal < last; ++ordinal) {
     const storage::Chunk& c = grid_->chunk(ordinal);
     offset_.push_back(words);
-    std::memcpy(snapshot_.as<uint32_t>() + words, state.RegionData(c.region) + c.first,
-                c.words * 4);
+    state.device().Copy(*copies_, snapshot_.as<uint32_t>() + words,
+                        state.RegionData(c.region) + c.first, c.words * 4);
     words += c.words;
   }
+  copied_ = copies_->Record();
+  state.stream().Wait(copied_);  // the next update comes after the copy
   target_ = std::move(target);
   const double stall_ms = static_cast<double>(BootUs() - start_us) * 1e-3;
   Post(Phase::kWriting);
@@ -181,6 +185,13 @@ void Saver::Loop() {
 
 Saver::Outcome Saver::RunShard() {
   const int64_t start_us = BootUs();
+  const absl::Status copied = copied_.Synchronize(Deadline::After(kDeviceWaitMs));
+  if (!copied.ok()) {
+    Outcome failed;
+    failed.phase = Phase::kFailed;
+    failed.status = absl::UnavailableError(Cat("checkpoint snapshot: ", copied.message()));
+    return failed;
+  }
   const auto [first, last] = grid_->Owned(target_->rank, target_->world_size);
   auto shard = store_->WriteShard(target_->manifest.id, target_->rank, *grid_, first, last,
                                   [&, begin = first](int64_t ordinal, std::span<uint32_t> out) {

@@ -1,7 +1,9 @@
 // Saves of one worker. The main thread copies this rank's slice of the state (the only stall) and
-// goes on; the writer thread, owned here, writes it into the slot's store. The two counts ("durable
-// on all", then "manifest durable on all") go through the control table: this class only says where
-// this worker stands and does what the verdict says.
+// goes on; on a GPU the copy runs on a stream of its own into pinned memory, the next update of the
+// state waits for it on the device, and the main thread does not wait at all. The writer thread,
+// owned here, writes it into the slot's store. The two counts ("durable on all", then "manifest
+// durable on all") go through the control table: this class only says where this worker stands and
+// does what the verdict says.
 //
 // A change of membership ends the wait and undoes nothing: Abandon() forgets the save, bytes stay
 // where they are.
@@ -97,7 +99,9 @@ class Saver {
   bool dropped_ = false;          // target_ was abandoned while the writer still reads it
   std::optional<Target> target_;  // main thread; the writer reads it while a job runs
   std::optional<storage::ChunkGrid> grid_;
-  kernels::Buffer snapshot_;
+  kernels::Buffer snapshot_;  // host memory
+  std::unique_ptr<kernels::Stream> copies_;
+  kernels::Event copied_;        // the snapshot is whole
   std::vector<int64_t> offset_;  // words, of each owned chunk in the snapshot
   storage::CheckpointId saved_;
 

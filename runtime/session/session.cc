@@ -314,7 +314,9 @@ absl::Status Session::Applied(const absl::StatusOr<StepResult>& result, const Ve
   if (SaveDue(result->step)) want_save_ = true;
   if (!result->skipped) return absl::OkStatus();
   reporter_.Event("skip", result->step, verdict.text);
-  if (state_->scalars.skipped_in_a_row < kMaxSkipsInARow) return absl::OkStatus();
+  // While a loss scale can be lowered, steps that are not finite are what lowers it.
+  if (state_->scalars.skipped_in_a_row < kMaxSkipsInARow || !state_->scalars.AtLowestScale())
+    return absl::OkStatus();
   exit_ = ExitCode::kNonFinite;
   return absl::InternalError(
       Cat(kMaxSkipsInARow,

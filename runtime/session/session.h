@@ -16,6 +16,7 @@
 #include "rendezvous/membership.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/collectives/communicator.h"
+#include "runtime/collectives/nccl/nccl.h"
 #include "runtime/session/best_checkpoint.h"
 #include "runtime/session/compute_pool.h"
 #include "runtime/session/control_table.h"
@@ -80,6 +81,7 @@ class Session {
 
   Session(const StartMessage& start, const Trainer& trainer, Channel& channel);
   absl::Status Prepare();
+  absl::Status OpenDevice();
   absl::Status PrepareStores();
   absl::Status CheckFingerprint();
   absl::Status ReadLineage();
@@ -87,6 +89,7 @@ class Session {
 
   // regroup.cc
   absl::StatusOr<Ending> EnterGeneration(std::string_view reason);
+  absl::Status Connect(const rendezvous::Roster& roster);
   absl::Status BuildGeneration(const rendezvous::Roster& roster);
   absl::Status Exchange();
   absl::Status TakeLineage(const rendezvous::Roster& roster);
@@ -130,6 +133,7 @@ class Session {
   TimeLedger time_;
   TimeLedger attempt_mark_;  // when the attempt under way began
 
+  kernels::Device* device_ = nullptr;
   std::unique_ptr<DataSource> data_;
   std::unique_ptr<State> state_;
   std::unique_ptr<ComputePool> pool_;
@@ -140,6 +144,7 @@ class Session {
   std::unique_ptr<rendezvous::SlotMarks> marks_;
   std::unique_ptr<rendezvous::Membership> membership_;
   std::unique_ptr<TcpEndpoint> endpoint_;
+  std::unique_ptr<NcclFactory> nccl_;  // GPUs of several workers
   std::string probe_, compute_class_;
   std::string fingerprint_text_;  // of the bits; in manifests and in the slot for good
   std::string join_text_;         // and of what all must have alike now: schedule, steps

@@ -27,12 +27,32 @@ StepResult StepEngine::Begin(const StepFacts& facts) const {
   return r;
 }
 
-double StepEngine::GradientNorm() {
-  kernels::SquaredNormChunks(*stream_, state_->plan().flat_elements, gradient_.as<float>(),
-                             norm_chunks_.data());
+absl::StatusOr<double> StepEngine::GradientNorm() {
+  kernels::SquaredNormChunks(stream(), state_->plan().flat_elements, gradient(),
+                             norm_chunks_.as<double>());
+  state_->device().Copy(stream(), host_norm_chunks_.data(), norm_chunks_.data(),
+                        norm_chunks_.bytes());
+  HF_RETURN_IF_ERROR(state_->Settle());
   double sum = 0;
-  for (const double chunk : norm_chunks_) sum += chunk;
+  const int64_t count = kernels::SquaredNormCount(state_->plan().flat_elements);
+  for (int64_t i = 0; i < count; ++i) sum += host_norm_chunks_.as<const double>()[i];
   return std::sqrt(sum);
+}
+
+absl::Status StepEngine::UpdateByOwnRule(const TrainedTensor& t, double rate, double decay,
+                                         double clip_factor) {
+  if (state_->device().backend() != kernels::Backend::kCpu) {
+    return absl::UnimplementedError(
+        "a rule of your own (Optimizer::Update) works on host memory: use --device cpu, or the "
+        "built-in rules adamw and sgd");
+  }
+  kernels::ScaleFloat(stream(), t.elements, static_cast<float>(clip_factor), gradient() + t.offset);
+  std::vector<std::span<float>> slots;
+  for (int s = 0; s < t.slots; ++s) slots.emplace_back(state_->slot(s) + t.offset, t.elements);
+  return optimizers_[t.optimizer]->Update(
+      state_->plan().spec.optimizers[t.optimizer], state_->scalars.updates + 1, rate, decay,
+      std::span<float>(state_->values() + t.offset, t.elements),
+      std::span<const float>(gradient() + t.offset, t.elements), slots);
 }
 
 void StepEngine::Update(double learning_rate, double clip_factor, absl::Status* status) {
@@ -42,7 +62,7 @@ void StepEngine::Update(double learning_rate, double clip_factor, absl::Status* 
     const OptimizerSpec& o = plan.spec.optimizers[t.optimizer];
     const double rate = learning_rate * o.lr_scale;
     const double decay = o.decay ? config_.weight_decay : 0;
-    const float* gradient = gradient_.as<float>() + t.offset;
+    const float* from = gradient() + t.offset;
     float* value = state_->values() + t.offset;
     if (o.rule == "adamw") {
       kernels::AdamWOptions options{rate,
@@ -52,19 +72,13 @@ void StepEngine::Update(double learning_rate, double clip_factor, absl::Status* 
                                     decay,
                                     update,
                                     static_cast<float>(clip_factor)};
-      kernels::AdamW(*stream_, options, t.elements, gradient, value, state_->slot(0) + t.offset,
+      kernels::AdamW(stream(), options, t.elements, from, value, state_->slot(0) + t.offset,
                      state_->slot(1) + t.offset);
     } else if (o.rule == "sgd") {
-      kernels::Sgd(*stream_, {rate, decay, static_cast<float>(clip_factor)}, t.elements, gradient,
+      kernels::Sgd(stream(), {rate, decay, static_cast<float>(clip_factor)}, t.elements, from,
                    value);
     } else {
-      kernels::ScaleFloat(*stream_, t.elements, static_cast<float>(clip_factor),
-                          gradient_.as<float>() + t.offset);
-      std::vector<std::span<float>> slots;
-      for (int s = 0; s < t.slots; ++s) slots.emplace_back(state_->slot(s) + t.offset, t.elements);
-      *status = optimizers_[t.optimizer]->Update(
-          o, update, rate, decay, std::span<float>(value, t.elements),
-          std::span<const float>(gradient, t.elements), slots);
+      *status = UpdateByOwnRule(t, rate, decay, clip_factor);
       if (!status->ok()) return;
     }
   }
@@ -87,14 +101,23 @@ absl::Status StepEngine::UpdateBuffers(const StepFacts& facts) {
     t.shape = plan.spec.statistics[i].shape;
     sums.push_back(t);
   }
+  // The model sees them in host memory.
+  std::vector<float> host(std::max<int64_t>(1, plan.other_elements));
+  HF_RETURN_IF_ERROR(state_->Read(state_->others(), std::span(host).first(plan.other_elements)));
   for (const OtherTensor& o : plan.others) {
     if (!o.buffer) continue;
     Tensor t;
-    t.data = state_->others() + o.offset;
+    t.data = host.data() + o.offset;
     t.shape = plan.spec.tensors[o.spec].shape;
     buffers.push_back(t);
   }
-  return buffer_model_->UpdateBuffers(sums, facts.scalars[at.weight], buffers);
+  HF_RETURN_IF_ERROR(buffer_model_->UpdateBuffers(sums, facts.scalars[at.weight], buffers));
+  for (const OtherTensor& o : plan.others) {
+    if (!o.buffer) continue;
+    HF_RETURN_IF_ERROR(state_->Write(state_->others() + o.offset,
+                                     std::span<const float>(host.data() + o.offset, o.elements)));
+  }
+  return absl::OkStatus();
 }
 
 void StepEngine::UpdateExponents(const StepFacts& facts) {
@@ -112,13 +135,14 @@ void StepEngine::UpdateExponents(const StepFacts& facts) {
   }
 }
 
-void StepEngine::FinishState() {
+absl::Status StepEngine::FinishState() {
   ++state_->scalars.step;
   if (!next_cursors_.empty()) state_->scalars.cursors = next_cursors_;
-  state_->Redigest();
+  HF_RETURN_IF_ERROR(state_->Redigest());
   state_->marked = false;
   Failpoint("step.after_apply", state_->scalars.step);
   ResetSums();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StepResult> StepEngine::Apply(const StepFacts& facts) {
@@ -129,7 +153,7 @@ absl::StatusOr<StepResult> StepEngine::Apply(const StepFacts& facts) {
         Cat("step ", result.step, ": no micro-batch counted any item (weight 0)"));
   }
   Failpoint("step.before_apply", result.step);
-  result.gradient_norm = GradientNorm();
+  HF_ASSIGN_OR_RETURN(result.gradient_norm, GradientNorm());
   // Only fp32 sums get here with it: the same gradient, hence the same decision, on all ranks.
   if (!std::isfinite(result.gradient_norm)) return Skip(facts);
   // As torch.nn.utils.clip_grad_norm_ defines it.
@@ -143,7 +167,8 @@ absl::StatusOr<StepResult> StepEngine::Apply(const StepFacts& facts) {
   ++state_->scalars.updates;
   state_->scalars.skipped_in_a_row = 0;
   UpdateExponents(facts);
-  FinishState();
+  state_->scalars.Grow();
+  HF_RETURN_IF_ERROR(FinishState());
   return result;
 }
 
@@ -154,7 +179,8 @@ absl::StatusOr<StepResult> StepEngine::Skip(const StepFacts& facts) {
   state_->marked = true;
   ++state_->scalars.skipped;
   ++state_->scalars.skipped_in_a_row;
-  FinishState();
+  state_->scalars.Shrink();
+  HF_RETURN_IF_ERROR(FinishState());
   return result;
 }
 

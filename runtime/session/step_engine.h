@@ -79,7 +79,8 @@ class StepEngine {
   Accumulator& accumulator() { return *accumulator_; }
   // What reduce-scatters and gathers read: for the build of a generation.
   std::vector<const SharedBlock*> shared() const {
-    return {&accumulator_->sums_block(), &gradient_};
+    if (state_->device().backend() != kernels::Backend::kCpu) return {};
+    return {&accumulator_->sums_block(), &shared_gradient_};
   }
 
   // A sound bound for one wait: ten times the longest recent step, at least 10 s; long while
@@ -104,18 +105,28 @@ class StepEngine {
   absl::Status BreakOff(const absl::Status& why);
   // Alone, nothing travels: there are no words to hold against others'.
   bool ChecksWords() const { return world_size_ > 1 && !accumulator_->fast(); }
-  void SumReduced(const StepFacts& facts);
+  absl::Status ReduceBuckets(Communicator& comm, int64_t step, int attempt, StepFacts* facts,
+                             Ticket* last);
+  absl::Status SumContributed();
+  absl::Status SumReduced(const StepFacts& facts);
+  void ConvertSlice(size_t bucket, double weight);
+  // Words that operations have left in words_, on the host.
+  absl::StatusOr<std::span<const uint64_t>> ReadWords(int64_t count);
   absl::Status GatherGradient(Communicator& comm, int64_t step, int attempt, StepFacts* facts);
   absl::Status ReduceCursors(Communicator& comm, OpTag tag);
   absl::Status Table(Communicator& comm, const ControlRow& row, OpTag tag,
                      std::vector<ControlRow>* rows);
-  void FillRow(const StepFacts& facts, ControlRow* row);
+  absl::Status FillRow(const StepFacts& facts, ControlRow* row);
   StepResult Begin(const StepFacts& facts) const;
   void Update(double learning_rate, double clip_factor, absl::Status* status);
   absl::Status UpdateBuffers(const StepFacts& facts);
-  double GradientNorm();
+  absl::Status UpdateByOwnRule(const TrainedTensor& tensor, double rate, double decay,
+                               double clip_factor);
+  absl::StatusOr<double> GradientNorm();
   void UpdateExponents(const StepFacts& facts);
-  void FinishState();
+  absl::Status FinishState();
+  float* gradient() { return static_cast<float*>(gradient_); }
+  kernels::Stream& stream() { return state_->stream(); }
 
   const Config& config_;
   DataSource* data_;
@@ -127,10 +138,12 @@ class StepEngine {
   std::unique_ptr<Accumulator> accumulator_;
   std::unique_ptr<Model> buffer_model_;                 // for UpdateBuffers
   std::vector<std::unique_ptr<Optimizer>> optimizers_;  // per OptimizerSpec; null = built in
-  std::unique_ptr<kernels::Stream> stream_;
-  SharedBlock gradient_;
+  SharedBlock shared_gradient_;                         // on the CPU,
+  kernels::Buffer device_gradient_;                     // or on a GPU
+  void* gradient_ = nullptr;
   kernels::Buffer reduced_;
-  std::vector<double> norm_chunks_;
+  // Sums and digests of words, and the chunks of the norm: made on the device, read on the host.
+  kernels::Buffer words_, host_words_, norm_chunks_, host_norm_chunks_;
   std::vector<int16_t> exponents_;
   std::vector<std::vector<int64_t>> borders_;  // per bucket, elements relative to the bucket
   std::vector<int64_t> reduced_offset_;        // per bucket, of this rank's slice in reduced_

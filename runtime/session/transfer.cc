@@ -29,6 +29,13 @@ class Transfer {
   absl::Status Wait(Ticket ticket) {
     return comm_.Wait(ticket, Deadline::After(options_.stall_ms));
   }
+  // A piece of the state's arrays, from `root` to all.
+  absl::Status Piece(float* data, int64_t words, int root) {
+    Communicator& lane = comm_.OnDevice();
+    const Ticket ticket =
+        lane.Broadcast(std::as_writable_bytes(std::span<float>(data, words)), root, NextTag());
+    return lane.Wait(ticket, Deadline::After(options_.stall_ms));
+  }
   absl::Status Scalars(int root, std::string* bytes);
   absl::Status CheckAndClear(const std::string& scalars);
   absl::Status ReadOwn(HeldCheckpoints& held, const storage::CheckpointId& id);
@@ -54,7 +61,7 @@ absl::Status Transfer::Scalars(int root, std::string* bytes) {
 
 absl::Status Transfer::CheckAndClear(const std::string& scalars) {
   HF_ASSIGN_OR_RETURN(state_.scalars, StateScalars::Decode(scalars, state_.plan().trained.size()));
-  state_.Redigest();
+  HF_RETURN_IF_ERROR(state_.Redigest());
   if (state_.scalars.step != roster_.step || state_.Digest() != roster_.digest) {
     return absl::AbortedError(Cat("state transfer: got step ", state_.scalars.step, ", digest ",
                                   Hex64(state_.Digest()), "; the roster names step ", roster_.step,
@@ -79,7 +86,9 @@ absl::Status Transfer::FromMemory() {
   HF_RETURN_IF_ERROR(Scalars(holders[0], &scalars));
   // Holders take turns as senders; what they receive themselves goes to a scratch piece, so that a
   // transfer that breaks off leaves their state whole.
-  std::vector<float> scratch(needy ? 0 : kPieceWords);
+  HF_ASSIGN_OR_RETURN(const kernels::Buffer scratch,
+                      state_.device().Allocate(needy ? 0 : kPieceWords * 4));
+  comm_.OnDevice().After(state_.stream().Record());
   const auto& regions = state_.grid().regions();
   int turn = 0;
   for (size_t i = 0; i < regions.size(); ++i) {
@@ -87,9 +96,8 @@ absl::Status Transfer::FromMemory() {
       const int root = holders[turn++ % holders.size()];
       const int64_t words = std::min(kPieceWords, regions[i].words - first);
       float* mine = state_.RegionData(static_cast<int64_t>(i)) + first;
-      float* to = needy || comm_.rank() == root ? mine : scratch.data();
-      HF_RETURN_IF_ERROR(Wait(
-          comm_.Broadcast(std::as_writable_bytes(std::span<float>(to, words)), root, NextTag())));
+      HF_RETURN_IF_ERROR(
+          Piece(needy || comm_.rank() == root ? mine : scratch.as<float>(), words, root));
       Failpoint("transfer.piece", roster_.step);
     }
   }
@@ -97,13 +105,18 @@ absl::Status Transfer::FromMemory() {
 }
 
 absl::Status Transfer::ReadOwn(HeldCheckpoints& held, const storage::CheckpointId& id) {
+  std::vector<float> chunk;
   for (const auto& [first, last] : roster_.members[comm_.rank()].ranges) {
     for (int64_t ordinal = first; ordinal < last; ++ordinal) {
       const storage::Chunk& c = state_.grid().chunk(ordinal);
-      auto* to = reinterpret_cast<uint32_t*>(state_.RegionData(c.region) + c.first);
+      chunk.resize(c.words);
       const absl::Status read =
-          held.Read(id, state_.grid(), ordinal, std::span<uint32_t>(to, c.words));
-      if (read.ok()) continue;
+          held.Read(id, state_.grid(), ordinal,
+                    std::span<uint32_t>(reinterpret_cast<uint32_t*>(chunk.data()), c.words));
+      if (read.ok()) {
+        HF_RETURN_IF_ERROR(state_.Write(state_.RegionData(c.region) + c.first, chunk));
+        continue;
+      }
       held.MarkBad(id, StdView(read.message()));
       const absl::Status bad = absl::DataLossError(
           Cat("checkpoint of step ", id.step, " skipped: ", StdView(read.message())));
@@ -129,9 +142,8 @@ absl::Status Transfer::FromCheckpoint(HeldCheckpoints& held) {
     for (const auto& [first, last] : roster_.members[r].ranges) {
       for (int64_t ordinal = first; ordinal < last; ++ordinal) {
         const storage::Chunk& c = state_.grid().chunk(ordinal);
-        std::span<float> words(state_.RegionData(c.region) + c.first, c.words);
         HF_RETURN_IF_ERROR(
-            Wait(comm_.Broadcast(std::as_writable_bytes(words), static_cast<int>(r), NextTag())));
+            Piece(state_.RegionData(c.region) + c.first, c.words, static_cast<int>(r)));
       }
     }
   }
@@ -155,7 +167,7 @@ absl::Status TakeState(Communicator& comm, const Roster& roster, const TransferO
                        HeldCheckpoints& held, State& state) {
   switch (roster.source) {
     case Source::kFresh:
-      return state.Initialise(options.seed, options.streams);
+      return state.Initialise(options.seed, options.streams, options.scales_loss);
     case Source::kMemory:
       return Transfer(comm, roster, options, state).FromMemory();
     case Source::kCheckpoint:

@@ -15,6 +15,7 @@ namespace holdfast {
 struct TransferOptions {
   uint64_t seed = 1;
   int64_t streams = 0;        // micro-batches of a streaming source, else 0
+  bool scales_loss = false;   // --precision fp16
   int64_t stall_ms = 60'000;  // bound of each wait
 };
 

@@ -185,8 +185,8 @@ absl::StatusOr<RunDir::Plan> RunDir::Compare(const Config& old, const Config& gi
   Config wanted = given;
   const int64_t old_decay = old.decay_steps > 0 ? old.decay_steps : old.steps;
   if (wanted.decay_steps == 0) wanted.decay_steps = old_decay;
-  std::vector<std::string> notes;  // an existing run is settled: nothing is found out anew
-  HF_RETURN_IF_ERROR(SettleBits(&old, &wanted, &notes));
+  Plan plan;  // an existing run is settled: nothing but its device is found out anew
+  HF_RETURN_IF_ERROR(SettleBits(&old, &wanted, &plan.notes));
   const std::string fresh_hint =
       "; use another --dir, or --fresh to set the old run aside and start anew";
   if (!wanted.run.empty() && !old.run.empty() && wanted.run != old.run) {
@@ -209,7 +209,6 @@ absl::StatusOr<RunDir::Plan> RunDir::Compare(const Config& old, const Config& gi
         fresh_hint);
   }
   const RecordedRun record = ReadRecord(path_);
-  Plan plan;
   plan.config = wanted;
   plan.config.run = old.run;
   plan.exists = true;

@@ -7,9 +7,12 @@
 #include "runtime/models/product.h"
 #include "runtime/models/safetensors.h"
 #include "runtime/supervisor/exit_status.h"
+#include "runtime/supervisor/settle_device.h"
 
 namespace holdfast {
 namespace {
+
+constexpr int64_t kGpuTokens = 16'384;
 
 absl::StatusOr<std::string> DigestOf(const std::string& path) {
   HF_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
@@ -37,9 +40,19 @@ absl::Status SettleInit(const Config* recorded, Config* wanted) {
 }  // namespace
 
 absl::Status SettleBits(const Config* recorded, Config* wanted, std::vector<std::string>* notes) {
+  HF_RETURN_IF_ERROR(SettleDevice(recorded, wanted, notes));
+  const bool gpu = wanted->device == "cuda";
+  if (wanted->micro_batch_size == 0 && recorded != nullptr)
+    wanted->micro_batch_size = recorded->micro_batch_size;
+  if (wanted->micro_batch_size == 0) {
+    // On a GPU each conversion to fixed point should have much work behind it.
+    wanted->micro_batch_size =
+        gpu ? (kGpuTokens + wanted->context - 1) / wanted->context : Config().micro_batch_size;
+  }
   const bool open = wanted->precision == "auto" || wanted->precision == "default";
   if (open && recorded != nullptr) wanted->precision = recorded->precision;
-  if (wanted->precision == "default") wanted->precision = "fp32";
+  if (wanted->precision == "default") wanted->precision = gpu ? "bf16" : "fp32";
+  if (wanted->precision == "auto" && gpu) wanted->precision = "bf16";
   if (wanted->precision == "auto") {
     const bool built_in = wanted->model == "gpt" || wanted->model == "mlp";
     std::string why = "a model of your own decides by itself";

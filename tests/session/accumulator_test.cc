@@ -53,8 +53,16 @@ class AccumulatorTest : public testing::Test {
     result.loss = 1000 * j;
     result.metrics = {j};
     result.statistics = {j, -j};
-    for (const int t : {3, 1, 0}) a.Add(*stream, t, Gradient(j, t).data(), &result);
-    a.Finish(std::move(result), {true, true, false, true});
+    const std::vector<bool> added = {true, true, false, true};
+    for (const int t : {3, 1, 0}) AddTensor(a, *stream, t, Gradient(j, t), added, &result);
+    a.Finish(std::move(result), added);
+  }
+  // One tensor, judged by itself.
+  static void AddTensor(Accumulator& a, kernels::Stream& stream, int tensor, std::vector<float> g,
+                        const std::vector<bool>& added, MicroBatchResult* result) {
+    std::vector<kernels::FixedFlags> flags(added.size());
+    a.Add(stream, tensor, g.data(), &flags[tensor]);
+    a.Judge(flags.data(), added, result);
   }
   static void AddAll(Accumulator& a, const std::vector<int>& order) {
     a.Begin(static_cast<int>(order.size()));
@@ -64,7 +72,7 @@ class AccumulatorTest : public testing::Test {
   static void Seal(Accumulator& a) {
     for (size_t b = 0; b < ThePlan().buckets.size(); ++b) {
       EXPECT_TRUE(a.WaitBucket(static_cast<int>(b), 0));
-      a.SealBucket(static_cast<int>(b));
+      a.SealBucket(static_cast<int>(b), *kernels::CpuDevice().NewStream());
     }
   }
   static std::vector<int64_t> Words(Accumulator& a) {
@@ -147,16 +155,17 @@ TEST_F(AccumulatorTest, ABucketIsReadyWhenAllPendingHaveAddedItsTensors) {
   a->Begin(2);
   MicroBatchResult first, second;
   first.index = 0, second.index = 1;
-  a->Add(*stream, 3, Gradient(0, 3).data(), &first);
+  const std::vector<bool> added = {false, true, false, true};
+  AddTensor(*a, *stream, 3, Gradient(0, 3), added, &first);
   EXPECT_FALSE(a->WaitBucket(2, 0));
-  a->Add(*stream, 3, Gradient(1, 3).data(), &second);
+  AddTensor(*a, *stream, 3, Gradient(1, 3), added, &second);
   EXPECT_TRUE(a->WaitBucket(2, 0));
   EXPECT_FALSE(a->WaitBucket(0, 0));
-  a->Add(*stream, 1, Gradient(0, 1).data(), &first);
-  a->Add(*stream, 1, Gradient(1, 1).data(), &second);
+  AddTensor(*a, *stream, 1, Gradient(0, 1), added, &first);
+  AddTensor(*a, *stream, 1, Gradient(1, 1), added, &second);
   EXPECT_FALSE(a->WaitBucket(1, 0)) << "\"never\" may still come";
-  a->Finish(first, {false, true, false, true});
-  a->Finish(second, {false, true, false, true});
+  a->Finish(first, added);
+  a->Finish(second, added);
   EXPECT_TRUE(a->WaitBucket(1, 0));
   EXPECT_TRUE(a->WaitBucket(0, 0));
 }
@@ -171,7 +180,7 @@ TEST_F(AccumulatorTest, FlagsNonFiniteAndOutOfRangeApart) {
     MicroBatchResult result;
     std::vector<float> g(50, 0.5f);
     g[7] = value;
-    a->Add(*stream, 1, g.data(), &result);
+    AddTensor(*a, *stream, 1, g, {false, true, false, false}, &result);
     const bool nonfinite = result.nonfinite;
     a->Finish(result, {false, true, false, false});
     std::vector<int64_t> s = a->Scalars();
@@ -195,12 +204,31 @@ TEST_F(AccumulatorTest, TheHashOfNonFiniteIsAFunctionOfTheMicroBatch) {
     MicroBatchResult result;
     std::vector<float> g(ThePlan().trained[tensor].elements, 1.0f);
     for (int i = 0; i < count; ++i) g[i] = std::numeric_limits<float>::quiet_NaN();
-    a->Add(*stream, tensor, g.data(), &result);
+    std::vector<bool> added(ThePlan().trained.size(), false);
+    added[tensor] = true;
+    AddTensor(*a, *stream, tensor, g, added, &result);
     return result.bits;
   };
   EXPECT_EQ(bits(1, 3), bits(1, 3));
   EXPECT_NE(bits(1, 3), bits(1, 4));
   EXPECT_NE(bits(1, 3), bits(2, 3));
+}
+
+TEST_F(AccumulatorTest, ALossScaleLeavesTheSumsAsTheyAre) {
+  const auto stream = kernels::CpuDevice().NewStream();
+  auto words = [&](int loss_scale_log2) {
+    const auto a = Make();
+    a->Reset(exponents_, loss_scale_log2);
+    a->Begin(1);
+    std::vector<float> g = Gradient(0, 1);
+    for (float& x : g) x = std::ldexp(x, loss_scale_log2);
+    MicroBatchResult result;
+    AddTensor(*a, *stream, 1, g, {false, true, false, false}, &result);
+    a->Finish(result, {false, true, false, false});
+    Seal(*a);
+    return Words(*a);
+  };
+  EXPECT_EQ(words(0), words(16));
 }
 
 TEST_F(AccumulatorTest, ABrokenOffMicroBatchNeedsAReset) {

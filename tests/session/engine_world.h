@@ -129,7 +129,10 @@ struct RankWorld {
     EXPECT_TRUE(model.ok()) << model.status();
     state = *State::Allocate(*MakePlan(
         *(*model)->Describe(), [](const std::string& rule) { return rule == "adamw" ? 2 : 0; }));
-    EXPECT_TRUE(state->Initialise(config.seed, data->streaming() ? config.micro_batches : 0).ok());
+    EXPECT_TRUE(state
+                    ->Initialise(config.seed, data->streaming() ? config.micro_batches : 0,
+                                 config.precision == "fp16")
+                    .ok());
     pool = *ComputePool::Create({threads, config.seed, toml}, trainer, data.get(), state.get());
     engine = *StepEngine::Create(this->config, this->trainer, data.get(), state.get(), pool.get(),
                                  &time);

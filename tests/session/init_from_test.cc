@@ -83,9 +83,9 @@ class InitFromTest : public testing::Test {
     EXPECT_EQ(state_->others()[0], 3.0f);
     EXPECT_TRUE(state_->valid && !state_->marked);
     const uint64_t digest = state_->Digest();
-    state_->Redigest();
+    EXPECT_TRUE(state_->Redigest().ok());
     EXPECT_EQ(state_->Digest(), digest) << "digested anew after loading";
-    EXPECT_EQ(state_->ParametersDigest(), state_->recorded_parameters());
+    EXPECT_EQ(*state_->ParametersDigest(), state_->recorded_parameters());
   }
 
   TempDir dir_;

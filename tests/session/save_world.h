@@ -31,7 +31,7 @@ inline void FillState(State& state, int64_t step) {
   for (size_t i = 0; i < state.grid().regions().size(); ++i) {
     state.RegionData(static_cast<int64_t>(i))[0] = static_cast<float>(step + 1);
   }
-  state.Redigest();
+  (void)state.Redigest();
 }
 
 inline std::unique_ptr<State> StateOf(int64_t step) {

@@ -63,24 +63,24 @@ TEST(State, EveryWordOfEveryRegionMovesTheDigest) {
     auto* words = reinterpret_cast<uint32_t*>(state->RegionData(static_cast<int64_t>(i)));
     for (const int64_t at : {int64_t{0}, regions[i].words - 1}) {
       words[at] ^= 1;
-      state->Redigest();
+      EXPECT_TRUE(state->Redigest().ok());
       EXPECT_NE(state->Digest(), before) << regions[i].name << " " << at;
       words[at] ^= 1;
     }
   }
-  state->Redigest();
+  EXPECT_TRUE(state->Redigest().ok());
   EXPECT_EQ(state->Digest(), before);
 }
 
 TEST(State, ParametersAsUsedAreAllThatAForwardPassReads) {
   const auto state = Fresh();
-  EXPECT_EQ(state->ParametersDigest(), state->recorded_parameters());
+  EXPECT_EQ(*state->ParametersDigest(), state->recorded_parameters());
   int read = 0;
   const auto& regions = state->grid().regions();
   for (size_t i = 0; i < regions.size(); ++i) {
     auto* words = reinterpret_cast<uint32_t*>(state->RegionData(static_cast<int64_t>(i)));
     words[0] ^= 1u << 22;
-    const bool seen = state->ParametersDigest() != state->recorded_parameters();
+    const bool seen = *state->ParametersDigest() != state->recorded_parameters();
     words[0] ^= 1u << 22;
     const bool value = regions[i].name.find("/value") != std::string::npos;
     EXPECT_EQ(seen, value) << regions[i].name;
@@ -109,6 +109,28 @@ TEST(StateScalars, RoundTrip) {
   EXPECT_EQ(back->exponent, Scalars().exponent);
   EXPECT_EQ(back->quiet, Scalars().quiet);
   EXPECT_EQ(back->cursors, Scalars().cursors);
+}
+
+TEST(StateScalars, TheLossScaleComesBack) {
+  StateScalars s = Scalars();
+  s.scales_loss = true;
+  s.loss_scale_log2 = 11;
+  s.good_steps = 1999;
+  auto back = StateScalars::Decode(s.Encode(), 3);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->Encode(), s.Encode());
+  back->Grow();
+  EXPECT_EQ(back->loss_scale_log2, 12) << "doubled after 2,000 good steps, counted across a resume";
+  EXPECT_EQ(back->good_steps, 0);
+  for (int i = 0; i < 12; ++i) {
+    EXPECT_FALSE(back->AtLowestScale());
+    back->Shrink();
+  }
+  EXPECT_TRUE(back->AtLowestScale());
+  back->Shrink();
+  EXPECT_EQ(back->loss_scale_log2, 0);
+  s.loss_scale_log2 = 999;
+  EXPECT_TRUE(absl::IsDataLoss(StateScalars::Decode(s.Encode(), 3).status()));
 }
 
 TEST(StateScalars, EveryTruncationAndEveryExtensionIsRefused) {

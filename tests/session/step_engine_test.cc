@@ -332,6 +332,25 @@ TEST(StepEngine, FastSumsTrainAndSkipWhatIsNotFinite) {
   EXPECT_THAT(t.skipped, ElementsAre(false, true, false));
 }
 
+// The loss scale is a power of two and folded into the fixed point: it moves no bit of the arrays.
+// (The toy model multiplies in fp32 whatever the precision says.)
+TEST(StepEngine, ALossScaleMovesNothingAndIsHalvedByWhatIsNotFinite) {
+  Config config = ToyConfig();
+  config.precision = "fp16";
+  const Trainer trainer = ToyTrainer({.nonfinite_step = 1});
+  EngineWorld scaled(config, trainer, 2), plain(ToyConfig(), trainer, 1);
+  std::vector<int> scales;
+  for (int i = 0; i < 4; ++i) {
+    scaled.Step();
+    plain.Step();
+    scales.push_back(scaled[0].state->scalars.loss_scale_log2);
+    EXPECT_EQ(scaled[1].state->Digest(), scaled[0].state->Digest());
+    EXPECT_EQ(scaled[0].state->RegionsDigest(), plain[0].state->RegionsDigest());
+    EXPECT_NE(scaled[0].state->Digest(), plain[0].state->Digest()) << "the scale is state";
+  }
+  EXPECT_THAT(scales, ElementsAre(16, 15, 15, 15));
+}
+
 TEST(StepEngine, TheProbeIsAFunctionOfTheInitialValues) {
   EngineWorld one(ToyConfig(), ToyTrainer({}), 1, 1), other(ToyConfig(), ToyTrainer({}), 1, 3);
   const auto a = one[0].pool->Probe(), b = other[0].pool->Probe();
