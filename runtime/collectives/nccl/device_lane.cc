@@ -1,8 +1,8 @@
 // Operations on device memory, and the waiting for them.
 #include <algorithm>
 
+#include "runtime/base/back_off.h"
 #include "runtime/base/status.h"
-#include "runtime/collectives/nccl/back_off.h"
 #include "runtime/collectives/nccl/nccl_communicator.h"
 
 namespace holdfast {

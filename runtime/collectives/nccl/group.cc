@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "runtime/base/back_off.h"
 #include "runtime/base/failpoint.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
-#include "runtime/collectives/nccl/back_off.h"
 
 namespace holdfast {
 namespace {

@@ -1,8 +1,8 @@
 // What the two lanes share: errors, the host lane, the end.
 #include "runtime/collectives/nccl/nccl_communicator.h"
 
+#include "runtime/base/back_off.h"
 #include "runtime/base/status.h"
-#include "runtime/collectives/nccl/back_off.h"
 
 namespace holdfast {
 namespace {

@@ -1,7 +1,7 @@
 // The way of the members of a generation to one NCCL communicator.
+#include "runtime/base/back_off.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
-#include "runtime/collectives/nccl/back_off.h"
 #include "runtime/collectives/nccl/environment.h"
 #include "runtime/collectives/nccl/join_plan.h"
 #include "runtime/collectives/nccl/nccl_communicator.h"
