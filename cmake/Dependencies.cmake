@@ -11,7 +11,11 @@ if(HOLDFAST_CUDA)
   if(CUDAToolkit_FOUND AND HOLDFAST_NVCC)
     set(HOLDFAST_HAVE_CUDA ON)
     set(CMAKE_CUDA_COMPILER ${HOLDFAST_NVCC})
-    set(CMAKE_CUDA_ARCHITECTURES 80 90)
+    # Machine code of A100 and H100/H200; for later GPUs PTX, which the driver translates.
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+    if(CMAKE_CXX_COMPILER_LAUNCHER AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+      set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+    endif()
     enable_language(CUDA)
     # CMake 3.25 does not know this nvcc's name for C++20: say it by hand.
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")

@@ -206,6 +206,10 @@ struct AdamWOptions {
 };
 void AdamW(Stream& stream, const AdamWOptions& options, int64_t n, const float* gradient,
            float* value, float* m, float* v);
+// The same with gradient[i] = float(double(sums[i]) * factor): FixedToFloat and AdamW in one pass,
+// with their bits.
+void AdamWFixed(Stream& stream, const AdamWOptions& options, int64_t n, double factor,
+                const int64_t* sums, float* value, float* m, float* v);
 struct SgdOptions {
   double learning_rate = 0, weight_decay = 0;
   float gradient_scale = 1.0f;

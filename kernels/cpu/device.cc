@@ -203,6 +203,7 @@ absl::StatusOr<Buffer> Device::Allocate(int64_t bytes) {
   assert(bytes >= 0);
   void* data = AllocateRaw(bytes);
   if (data == nullptr) {
+    if (absl::Status health = Health(); !health.ok()) return health;
     return absl::ResourceExhaustedError(
         Cat("no memory for ", bytes, " bytes on the device: use a smaller model or micro-batch"));
   }
@@ -213,6 +214,7 @@ absl::StatusOr<Buffer> Device::AllocateHost(int64_t bytes) {
   assert(bytes >= 0);
   void* data = AllocateHostRaw(bytes);
   if (data == nullptr) {
+    if (absl::Status health = Health(); !health.ok()) return health;
     return absl::ResourceExhaustedError(
         Cat("no memory for ", bytes, " bytes (pinned) on the host: free some, or use less of it"));
   }

@@ -1,8 +1,9 @@
-#include "kernels/math/optimizer.h"
+#include "kernels/optimizer_step.h"
 
 #include <algorithm>
 
 #include "kernels/device_ops.h"
+#include "kernels/math/fixed.h"
 
 namespace holdfast::kernels {
 namespace {
@@ -11,6 +12,13 @@ void AdamWLoop(const AdamWStep& step, int64_t n, const float* __restrict gradien
                float* __restrict value, float* __restrict m, float* __restrict v) {
   const AdamWStep s = step;
   for (int64_t i = 0; i < n; ++i) s.Apply(gradient[i], &value[i], &m[i], &v[i]);
+}
+
+void AdamWFixedLoop(const AdamWStep& step, int64_t n, double factor, const int64_t* __restrict sums,
+                    float* __restrict value, float* __restrict m, float* __restrict v) {
+  const AdamWStep s = step;
+  for (int64_t i = 0; i < n; ++i)
+    s.Apply(static_cast<float>(DoubleOfFixed(sums[i]) * factor), &value[i], &m[i], &v[i]);
 }
 
 void SgdLoop(const SgdStep& step, int64_t n, const float* __restrict gradient,
@@ -46,25 +54,21 @@ double ChunkSquares(int64_t n, const float* x) {
 void AdamW(Stream& stream, const AdamWOptions& o, int64_t n, const float* gradient, float* value,
            float* m, float* v) {
   if (const DeviceOps* ops = stream.ops()) return ops->AdamW(stream, o, n, gradient, value, m, v);
-  const double correction1 = 1 - IntegerPower(o.beta1, o.step);
-  const double correction2 = 1 - IntegerPower(o.beta2, o.step);
-  AdamWStep step;
-  step.beta1 = static_cast<float>(o.beta1);
-  step.one_minus_beta1 = static_cast<float>(1 - o.beta1);
-  step.beta2 = static_cast<float>(o.beta2);
-  step.one_minus_beta2 = static_cast<float>(1 - o.beta2);
-  step.step_size = static_cast<float>(o.learning_rate / correction1);
-  step.root_correction = static_cast<float>(1 / std::sqrt(correction2));
-  step.epsilon = static_cast<float>(o.epsilon);
-  step.keep = static_cast<float>(1 - o.learning_rate * o.weight_decay);
-  step.gradient_scale = o.gradient_scale;
+  const AdamWStep step = StepOf(o);
   stream.Launch([=] { AdamWLoop(step, n, gradient, value, m, v); });
+}
+
+void AdamWFixed(Stream& stream, const AdamWOptions& o, int64_t n, double factor,
+                const int64_t* sums, float* value, float* m, float* v) {
+  if (const DeviceOps* ops = stream.ops())
+    return ops->AdamWFixed(stream, o, n, factor, sums, value, m, v);
+  const AdamWStep step = StepOf(o);
+  stream.Launch([=] { AdamWFixedLoop(step, n, factor, sums, value, m, v); });
 }
 
 void Sgd(Stream& stream, const SgdOptions& o, int64_t n, const float* gradient, float* value) {
   if (const DeviceOps* ops = stream.ops()) return ops->Sgd(stream, o, n, gradient, value);
-  const SgdStep step{static_cast<float>(o.learning_rate), static_cast<float>(o.weight_decay),
-                     o.gradient_scale};
+  const SgdStep step = StepOf(o);
   stream.Launch([=] { SgdLoop(step, n, gradient, value); });
 }
 

@@ -17,11 +17,12 @@
 
 namespace holdfast::kernels::cuda {
 
-#define HOLDFAST_CUBLAS_LT_FUNCTIONS(X)                                                          \
-  X(Create)                                                                                      \
-  X(Destroy) X(GetVersion) X(GetStatusString) X(Matmul) X(MatmulDescCreate) X(MatmulDescDestroy) \
-      X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy)                     \
-          X(MatrixLayoutSetAttribute) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy)       \
+#define HOLDFAST_CUBLAS_LT_FUNCTIONS(X)                                                    \
+  X(Create)                                                                                \
+  X(Destroy)                                                                               \
+  X(GetVersion) X(GetStatusString) X(Matmul) X(MatmulDescCreate) X(MatmulDescDestroy)      \
+      X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy)               \
+          X(MatrixLayoutSetAttribute) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) \
               X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck)
 
 // table.Matmul(...) is cublasLtMatmul(...).
@@ -34,12 +35,13 @@ struct CublasLtTable {
 };
 [[nodiscard]] absl::StatusOr<const CublasLtTable*> LoadCublasLt(const CudaOptions& options);
 
-#define HOLDFAST_NCCL_FUNCTIONS(X)                                                            \
-  X(GetVersion)                                                                               \
-  X(GetUniqueId) X(GetErrorString) X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) \
-      X(CommAbort) X(CommFinalize) X(CommDestroy) X(CommShrink) X(CommCount) X(CommUserRank)  \
-          X(GroupStart) X(GroupEnd) X(AllReduce) X(Reduce) X(ReduceScatter) X(AllGather)      \
-              X(Broadcast) X(Send) X(Recv)
+#define HOLDFAST_NCCL_FUNCTIONS(X)                                                              \
+  X(GetVersion)                                                                                 \
+  X(GetUniqueId)                                                                                \
+  X(GetErrorString) X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) X(CommAbort)     \
+      X(CommFinalize) X(CommDestroy) X(CommShrink) X(CommCount) X(CommUserRank) X(GroupStart)   \
+          X(GroupEnd) X(AllReduce) X(Reduce) X(ReduceScatter) X(AllGather) X(Broadcast) X(Send) \
+              X(Recv)
 
 // table.AllReduce(...) is ncclAllReduce(...).
 struct NcclTable {

@@ -15,4 +15,7 @@ namespace holdfast::kernels {
 // the stream failed (kResourceExhausted), when there is no memory.
 [[nodiscard]] float* CudaScratch(Stream& stream, int64_t bytes);
 
+// Sets bytes of device memory to zero, in stream order.
+void CudaZero(Stream& stream, void* to, int64_t bytes);
+
 }  // namespace holdfast::kernels

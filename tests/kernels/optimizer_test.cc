@@ -51,6 +51,33 @@ TEST(AdamW, SlicesHaveTheSameBits) {
   EXPECT_EQ(v, v2);
 }
 
+TEST(AdamW, OfFixedPointSumsIsTheConversionAndThenAdamW) {
+  const int64_t n = 1001;
+  const Floats gradient = Normal(3, n, 1e-3f), start = Normal(4, n);
+  const AdamWOptions options{.learning_rate = 1e-3, .weight_decay = 0.1, .step = 3};
+  const double factor = 0x1p-40 / 3;
+  std::vector<int64_t> sums(n);
+  FixedFlags flags;
+  Floats converted(n), value = start, m(n, 0.5f), v(n, 0.25f);
+  Compute([&](Stream& stream) {
+    StoreFixed(stream, {.exponent = 40, .micro_batches = 4}, n, gradient.data(), sums.data(),
+               &flags);
+    sums[7] = INT64_MAX;
+    sums[8] = INT64_MIN;
+    FixedToFloat(stream, n, factor, sums.data(), converted.data());
+    AdamW(stream, options, n, converted.data(), value.data(), m.data(), v.data());
+  });
+  const Floats got = SameBits(3 * n, [&](Stream& stream, float* memory) {
+    CopyFloat(stream, n, start.data(), memory);
+    Fill(stream, n, 0.5f, memory + n);
+    Fill(stream, n, 0.25f, memory + 2 * n);
+    AdamWFixed(stream, options, n, factor, sums.data(), memory, memory + n, memory + 2 * n);
+  });
+  EXPECT_EQ(Floats(&got[0], &got[n]), value);
+  EXPECT_EQ(Floats(&got[n], &got[2 * n]), m);
+  EXPECT_EQ(Floats(&got[2 * n], &got[2 * n] + n), v);
+}
+
 TEST(Sgd, MatchesItsDefinition) {
   const Floats gradient = Normal(1, 100), start = Normal(2, 100);
   const Floats got = SameBits(100, [&](Stream& stream, float* memory) {
