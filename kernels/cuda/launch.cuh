@@ -41,9 +41,10 @@ void Launch(LaunchOn on, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             int64_t dynamic_shared_bytes, Arguments... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   auto* const native = static_cast<cudaStream_t>(on.stream.native());
+  (void)cudaGetLastError();  // what an earlier call has left is not the launch's
+  cudaError_t error = cudaSuccess;
 #ifdef __CUDACC__
   constexpr int64_t kWithoutAsking = 48 * 1024;
-  cudaError_t error = cudaSuccess;
   if (dynamic_shared_bytes > kWithoutAsking) {
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(dynamic_shared_bytes));
@@ -51,18 +52,21 @@ void Launch(LaunchOn on, void (*kernel)(Parameters...), dim3 grid, dim3 block,
   if (error == cudaSuccess) {
     kernel<<<grid, block, static_cast<size_t>(dynamic_shared_bytes), native>>>(
         static_cast<Parameters>(arguments)...);
-    error = cudaGetLastError();
-  }
-  if (error != cudaSuccess) {
-    on.stream.Fail(absl::InternalError(
-        absl::StrCat("kernel launch at ", on.file, ":", on.line, ": ", cudaGetErrorString(error))));
   }
 #else
   const absl::Status status = emulation::LaunchKernel(
       native, grid, block, dynamic_shared_bytes,
       [=] { kernel(static_cast<Parameters>(arguments)...); }, on.file, on.line);
-  if (!status.ok()) on.stream.Fail(absl::InternalError(status.message()));
+  if (!status.ok()) {
+    on.stream.Fail(absl::InternalError(status.message()));
+    return;
+  }
 #endif
+  if (error == cudaSuccess) error = cudaGetLastError();
+  if (error != cudaSuccess) {
+    on.stream.Fail(absl::InternalError(
+        absl::StrCat("kernel launch at ", on.file, ":", on.line, ": ", cudaGetErrorString(error))));
+  }
 }
 
 // How many blocks of `per_block` cover n.
