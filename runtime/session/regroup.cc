@@ -185,6 +185,7 @@ void Session::VerifyOwnState() {
 // The links between the roster's members and, between GPUs, NCCL beside them.
 absl::Status Session::Connect(const rendezvous::Roster& roster) {
   if (roster.members.size() == 1) {
+    if (nccl_ != nullptr) nccl_->Forget();  // its kernels may still stand on the GPU
     generation_.comm = MakeLocalCommunicator(device_);
     return absl::OkStatus();
   }
