@@ -163,6 +163,10 @@ void RandomUniform(Stream& stream, const RandomOptions& options, float low, floa
 // 2022). Scratch does not depend on batch or heads. head_dim <= 256.
 struct AttentionShape {
   int64_t batch = 0, context = 0, heads = 0, head_dim = 0;
+  // A GPU rounds the factors of all products inside (q, k, v, weights, gradients) to bf16 and sums
+  // in fp32, where head_dim <= 128; the log-sum-exp is that of the rounded factors, so forward and
+  // backward pass must agree. The CPU ignores it.
+  bool half_products = false;
 };
 [[nodiscard]] int64_t AttentionScratchBytes(
     const AttentionShape& shape);  // for either direction; 64-byte aligned
