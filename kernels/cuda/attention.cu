@@ -3,16 +3,12 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/stream.h"
 #include "kernels/math/half.h"
 
 namespace holdfast::kernels::cuda {
 namespace {
-
-constexpr int kDeltaThreads = 256;
-
-bool OnVectors(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 AttentionArguments ArgumentsOf(const AttentionShape& s, const float* qkv) {
   assert(s.batch >= 0 && s.context >= 0 && s.heads >= 1 && s.head_dim >= 1 && s.head_dim <= 256);
@@ -22,7 +18,7 @@ AttentionArguments ArgumentsOf(const AttentionShape& s, const float* qkv) {
   a.heads = static_cast<int>(s.heads);
   a.head_dim = static_cast<int>(s.head_dim);
   a.scale = 1.0f / sqrtf(static_cast<float>(s.head_dim));
-  a.by_vectors = s.head_dim % 4 == 0 && OnVectors(qkv);
+  a.by_vectors = s.head_dim % 4 == 0 && Aligned16(qkv);
   a.qkv = qkv;
   return a;
 }
@@ -35,7 +31,7 @@ bool OnTensorCores(const AttentionShape& s) {
 // one warp for each (sequence, position, head). d_out is rounded where the products round it, so
 // that a row of score gradients still adds up to zero.
 __global__ void AttentionDeltaKernel(const AttentionArguments a, bool rounded, int64_t rows) {
-  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kDeltaThreads + threadIdx.x) / warpSize;
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / warpSize;
   if (row >= rows) return;  // the warp as a whole
   const int lane = static_cast<int>(threadIdx.x) % warpSize;
   const float *out = a.out + row * a.head_dim, *d_out = a.d_out + row * a.head_dim;
@@ -56,7 +52,7 @@ void AttentionForward(Stream& stream, const AttentionShape& shape, const float* 
                       float* log_sum_exp, void* /*scratch*/) {
   AttentionArguments a = ArgumentsOf(shape, qkv);
   if (shape.batch == 0 || shape.context == 0) return;
-  a.by_vectors = a.by_vectors && OnVectors(out);
+  a.by_vectors = a.by_vectors && Aligned16(out);
   a.out = out;
   a.log_sum_exp = log_sum_exp;
   const auto run = OnTensorCores(shape) ? &HalfAttentionForward : &ExactAttentionForward;
@@ -68,7 +64,7 @@ void AttentionBackward(Stream& stream, const AttentionShape& shape, const float*
                        void* /*scratch*/) {
   AttentionArguments a = ArgumentsOf(shape, qkv);
   if (shape.batch == 0 || shape.context == 0) return;
-  a.by_vectors = a.by_vectors && OnVectors(d_out) && OnVectors(d_qkv);
+  a.by_vectors = a.by_vectors && Aligned16(d_out) && Aligned16(d_qkv);
   a.out = const_cast<float*>(out);                  // only read here
   a.log_sum_exp = const_cast<float*>(log_sum_exp);  // likewise
   a.d_out = d_out;
@@ -76,7 +72,7 @@ void AttentionBackward(Stream& stream, const AttentionShape& shape, const float*
   const int64_t rows = shape.batch * shape.context * shape.heads;
   a.delta = CudaScratch(stream, rows * static_cast<int64_t>(sizeof(float)));
   if (a.delta == nullptr) return;  // the stream knows
-  Launch(stream, AttentionDeltaKernel, BlocksFor(rows, kDeltaThreads / 32), kDeltaThreads, 0, a,
+  Launch(stream, AttentionDeltaKernel, BlocksFor(rows, kThreads / 32), kThreads, 0, a,
          OnTensorCores(shape), rows);
   const auto run = OnTensorCores(shape) ? &HalfAttentionBackward : &ExactAttentionBackward;
   run(stream, a, shape.batch);
