@@ -95,6 +95,7 @@ void CudaStream::Wait(const Event& event) {
 }
 
 absl::Status CudaStream::Synchronize(Deadline deadline) {
+  if (native_ == nullptr) return error_;  // it could not be made
   cudaError_t error = cudaSuccess;
   const bool over = PollUntil(deadline, [&] {
     error = cudaStreamQuery(native_);

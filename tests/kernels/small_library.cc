@@ -1,0 +1,2 @@
+// The library that the tests of the search open.
+extern "C" int HoldfastSmallVersion() { return 7; }
