@@ -19,41 +19,8 @@ uint64_t HashOf(const Tensor& t) {
 
 // What one computation of the micro-batch came to, part by part.
 struct Prints {
-  std::vector<uint64_t> data, gradients;  // per field; per tensor of the spec
-  uint64_t loss = 0, metrics = 0, statistics = 0;
-};
-
-// Passes everything on and notes the bits of each part.
-class WatchingPass final : public Pass {
- public:
-  WatchingPass(RuntimePass* inner, Prints* prints) : inner_(inner), prints_(prints) {}
-  kernels::Stream& stream() override { return inner_->stream(); }
-  const Tensor& Value(int tensor) const override { return inner_->Value(tensor); }
-  Tensor Gradient(int tensor) override { return inner_->Gradient(tensor); }
-  void Done(int tensor) override {
-    prints_->gradients[static_cast<size_t>(tensor)] = HashOf(inner_->Gradient(tensor)) | 1;
-    inner_->Done(tensor);
-  }
-  float scale() const override { return inner_->scale(); }
-  void Loss(const Tensor& terms, int64_t weight) override {
-    prints_->loss = Mix64(HashOf(terms) ^ static_cast<uint64_t>(weight));
-    inner_->Loss(terms, weight);
-  }
-  void Metric(int metric, const Tensor& terms) override {
-    prints_->metrics += Mix64(HashOf(terms) ^ static_cast<uint64_t>(metric));
-    inner_->Metric(metric, terms);
-  }
-  void Statistic(int statistic, const Tensor& value) override {
-    prints_->statistics += Mix64(HashOf(value) ^ static_cast<uint64_t>(statistic));
-    inner_->Statistic(statistic, value);
-  }
-  Tensor Workspace(int64_t bytes) override { return inner_->Workspace(bytes); }
-  Random& random() override { return inner_->random(); }
-  bool cancelled() const override { return inner_->cancelled(); }
-
- private:
-  RuntimePass* inner_;
-  Prints* prints_;
+  std::vector<uint64_t> data, gradients;  // per field; per trained tensor
+  MicroBatchResult sums;
 };
 
 // A model with its pass: used by one thread.
@@ -64,18 +31,18 @@ class Unit {
     auto unit = std::make_unique<Unit>();
     unit->seed_ = config.seed;
     unit->data_ = data;
-    unit->tensors_ = state->plan().spec.tensors.size();
+    unit->device_ = &state->device();
+    const bool cpu = unit->device_->backend() == kernels::Backend::kCpu;
     HF_ASSIGN_OR_RETURN(unit->model_, trainer.model(config.ToToml()));
     HF_RETURN_IF_ERROR(unit->model_->Describe().status());
-    HF_RETURN_IF_ERROR(unit->model_->Prepare(DeviceKind::kCpu));
+    HF_RETURN_IF_ERROR(unit->model_->Prepare(cpu ? DeviceKind::kCpu : DeviceKind::kCuda));
     HF_ASSIGN_OR_RETURN(unit->pass_, RuntimePass::Create(state, &unit->cancelled_));
     return unit;
   }
 
   absl::StatusOr<Prints> Run() try {
-    kernels::SetComputeThread();
+    HF_RETURN_IF_ERROR(device_->BindThread());
     Prints prints;
-    prints.gradients.assign(tensors_, 0);
     Batch data;
     std::string next;
     if (data_->streaming()) {
@@ -86,10 +53,13 @@ class Unit {
     for (const Tensor& field : data.fields) prints.data.push_back(HashOf(field));
     const MicroBatch batch{0, 0, true, data.fields};
     pass_->Begin(nullptr, seed_, batch);
-    WatchingPass watching(pass_.get(), &prints);
-    HF_RETURN_IF_ERROR(model_->ForwardBackward(watching, batch));
-    HF_RETURN_IF_ERROR(pass_->Finish().status());
+    HF_RETURN_IF_ERROR(model_->ForwardBackward(*pass_, batch));
+    HF_ASSIGN_OR_RETURN(prints.sums, pass_->Finish());
+    const auto digests = pass_->gradient_digests();
+    prints.gradients.assign(digests.begin(), digests.end());
     return prints;
+  } catch (const RuntimePass::OutOfMemory& e) {
+    return e.status;
   } catch (const std::exception& e) {
     return absl::InternalError(Cat("model or data: exception: ", e.what()));
   }
@@ -97,20 +67,21 @@ class Unit {
  private:
   uint64_t seed_ = 0;
   DataSource* data_ = nullptr;
-  size_t tensors_ = 0;
+  kernels::Device* device_ = nullptr;
   std::unique_ptr<Model> model_;
   std::unique_ptr<RuntimePass> pass_;
   std::atomic<bool> cancelled_{false};
 };
 
-std::string FirstDifference(const Prints& a, const Prints& b, const ModelSpec& spec) {
+std::string FirstDifference(const Prints& a, const Prints& b, const StatePlan& plan) {
   if (a.data != b.data) return "the data source's micro-batch 0";
-  if (a.loss != b.loss) return "the loss";
-  for (size_t t = 0; t < spec.tensors.size(); ++t) {
-    if (a.gradients[t] != b.gradients[t]) return Cat("the gradient of ", spec.tensors[t].name);
+  if (a.sums.loss != b.sums.loss || a.sums.weight != b.sums.weight) return "the loss";
+  for (size_t t = 0; t < plan.trained.size(); ++t) {
+    if (a.gradients[t] != b.gradients[t])
+      return Cat("the gradient of ", plan.spec.tensors[plan.trained[t].spec].name);
   }
-  if (a.metrics != b.metrics) return "a metric";
-  if (a.statistics != b.statistics) return "a statistic";
+  if (a.sums.metrics != b.sums.metrics) return "a metric";
+  if (a.sums.statistics != b.sums.statistics) return "a statistic";
   return "";
 }
 
@@ -128,11 +99,11 @@ absl::StatusOr<Repeatability> CheckRepeatability(const Config& config, const Tra
   other.join();
   HF_RETURN_IF_ERROR(left.status());
   HF_RETURN_IF_ERROR(right.status());
-  const ModelSpec& spec = state->plan().spec;
+  const StatePlan& plan = state->plan();
   Repeatability result;
-  result.again = FirstDifference(first, again, spec);
-  result.threads = FirstDifference(first, *left, spec);
-  if (result.threads.empty()) result.threads = FirstDifference(first, *right, spec);
+  result.again = FirstDifference(first, again, plan);
+  result.threads = FirstDifference(first, *left, plan);
+  if (result.threads.empty()) result.threads = FirstDifference(first, *right, plan);
   return result;
 }
 

@@ -23,6 +23,7 @@
 #include "runtime/session/plan.h"
 #include "runtime/session/step_engine.h"
 #include "runtime/supervisor/exit_status.h"
+#include "runtime/supervisor/settle_device.h"
 
 namespace holdfast {
 namespace {
@@ -61,7 +62,7 @@ class Rehearsal {
   const MeasureOptions& options_;
   Measured m_;
   TimeLedger time_;
-  std::unique_ptr<Communicator> comm_ = MakeLocalCommunicator();
+  std::unique_ptr<Communicator> comm_;
   std::unique_ptr<DataSource> data_;
   StatePlan plan_;
   std::unique_ptr<State> state_;
@@ -109,9 +110,14 @@ absl::Status Rehearsal::CheckFit() const {
 }
 
 absl::Status Rehearsal::Build() {
-  HF_ASSIGN_OR_RETURN(state_, State::Allocate(plan_));
-  HF_RETURN_IF_ERROR(
-      state_->Initialise(config_.seed, data_->streaming() ? config_.micro_batches : 0));
+  kernels::Device* device = &kernels::CpuDevice();
+  if (config_.device == "cuda") {
+    HF_ASSIGN_OR_RETURN(device, kernels::FindCudaBackend().Open(CudaOptionsOf(config_), 0));
+  }
+  comm_ = MakeLocalCommunicator(device);
+  HF_ASSIGN_OR_RETURN(state_, State::Allocate(plan_, *device));
+  HF_RETURN_IF_ERROR(state_->Initialise(
+      config_.seed, data_->streaming() ? config_.micro_batches : 0, config_.precision == "fp16"));
   ComputePool::Options pool;
   pool.threads = config_.threads;
   pool.seed = config_.seed;
@@ -356,6 +362,9 @@ absl::StatusOr<Measured> Measure(const Config& config, const Trainer& trainer,
 
 absl::StatusOr<Measured> MeasureInChild(const Config& config, const Trainer& trainer,
                                         const MeasureOptions& options) {
+  // The driver knows this process by now and would not know its child: a GPU is measured here. (Its
+  // own memory, which is what runs out there, ends no process.)
+  if (config.device == "cuda") return Measure(config, trainer, options);
   int ends[2];
   if (pipe(ends) != 0) return absl::InternalError("pipe");
   const pid_t pid = fork();

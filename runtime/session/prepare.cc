@@ -14,6 +14,7 @@
 #include "runtime/models/model_spec.h"
 #include "runtime/session/init_from.h"
 #include "runtime/session/session.h"
+#include "runtime/supervisor/line_file.h"
 #include "runtime/supervisor/settle_device.h"
 
 namespace holdfast {
@@ -71,6 +72,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(const StartMessage& sta
                                                          ExitCode* exit) {
   std::unique_ptr<Session> session(new Session(start, trainer, channel));
   const absl::Status status = session->Prepare();
+  if (!status.ok()) (void)session->DeviceLost();
   *exit = session->exit_;
   if (!status.ok()) return status;
   return session;
@@ -138,7 +140,28 @@ absl::Status Session::OpenDevice() {
             ", and each worker needs one of its own. Use --workers ", count, " or fewer"));
   }
   HF_ASSIGN_OR_RETURN(device_, kernels::FindCudaBackend().Open(options, start_.slot));
+  // The algorithms of products that this run began with: later workers take the same ones, whatever
+  // the library would choose for them. What does not fit is another class; the probe will tell.
+  const auto choices = ReadSmallFile(ChoicesPath());
+  if (!choices.ok()) return absl::OkStatus();
+  const absl::Status adopted = kernels::FindCudaBackend().AdoptMatMulChoices(*device_, *choices);
+  if (!adopted.ok())
+    reporter_.Event("notice", 0, Cat(ChoicesPath(), " is not used: ", StdView(adopted.message())));
   return absl::OkStatus();
+}
+
+std::string Session::ChoicesPath() const { return Cat(config_.dir, "/products.txt"); }
+
+// Once a generation stands, they are the run's.
+void Session::RecordChoices() {
+  if (device_->backend() == kernels::Backend::kCpu || choices_recorded_) return;
+  choices_recorded_ = true;
+  std::error_code error;
+  if (std::filesystem::exists(ChoicesPath(), error)) return;
+  const absl::Status written =
+      WriteFileAtomically(ChoicesPath(), kernels::FindCudaBackend().MatMulChoices(*device_));
+  if (!written.ok())
+    LogWarning("the choice of products is not recorded: ", StdView(written.message()));
 }
 
 absl::Status Session::PrepareStores() {

@@ -148,6 +148,7 @@ absl::StatusOr<Session::Ending> Session::EnterGeneration(std::string_view why) {
     reason = std::string(built.message());
     VerifyOwnState();
   }
+  RecordChoices();
   entered_ms_ = BootMs();
   last_regroup_ms_ = was_training ? entered_ms_ - began_ms : 0;
   lost_at_ms_ = 0;

@@ -44,6 +44,11 @@ class RuntimePass : public Pass {
   // tensors.
   uint64_t gradient_digest() const { return gradient_digest_; }
 
+  // The same for each trained tensor; 0: not finished.
+  std::span<const uint64_t> gradient_digests() const {
+    return {host_flags_.as<const uint64_t>(), plan_.trained.size()};
+  }
+
   kernels::Stream& stream() override { return *stream_; }
   const Tensor& Value(int tensor) const override { return values_[tensor]; }
   Tensor Gradient(int tensor) override;

@@ -30,6 +30,11 @@ Session::Ending Session::Failed(const absl::Status& status) {
   if (generation_.comm != nullptr) generation_.comm->Abort(status);
   DropSave();
   time_.Switch(TimeKind::kLost);
+  if (DeviceLost()) {
+    ending.kind = Ending::Kind::kError;
+    ending.status = status;
+    return ending;
+  }
   if (!MeansRegroup(status)) {
     ending.kind = Ending::Kind::kError;
     ending.status = status;
@@ -38,6 +43,13 @@ Session::Ending Session::Failed(const absl::Status& status) {
   lost_at_ms_ = BootMs();
   reporter_.Lost(generation_.roster.generation, state_->scalars.step, ending.reason);
   return ending;
+}
+
+// Nothing can be done with a device that is lost but to end: a new process may find it well.
+bool Session::DeviceLost() {
+  if (device_ == nullptr || device_->Health().ok()) return false;
+  exit_ = ExitCode::kDeviceLost;
+  return true;
 }
 
 // The wait for a save under way ends; the wish for one stays.
@@ -52,6 +64,7 @@ FinalReport Session::Run() {
   while (true) {
     auto entered = EnterGeneration(reason);
     if (!entered.ok()) {
+      (void)DeviceLost();
       ending.kind = Ending::Kind::kError;
       ending.status = entered.status();
       break;

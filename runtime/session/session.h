@@ -82,6 +82,8 @@ class Session {
   Session(const StartMessage& start, const Trainer& trainer, Channel& channel);
   absl::Status Prepare();
   absl::Status OpenDevice();
+  std::string ChoicesPath() const;
+  void RecordChoices();
   absl::Status PrepareStores();
   absl::Status CheckFingerprint();
   absl::Status ReadLineage();
@@ -111,6 +113,7 @@ class Session {
   void DealAgain(int rotate);
   int RotationAwayFrom(int rank, int32_t micro_batch) const;
   Ending Failed(const absl::Status& status);
+  bool DeviceLost();
 
   // boundary.cc
   absl::Status ActOnSave(const Verdict& verdict, const std::vector<ControlRow>& rows);
@@ -155,8 +158,9 @@ class Session {
   Unagreed unagreed_;
   ExitCode exit_ = ExitCode::kFailed;  // of an Ending of kind kError
   bool fatal_ = false;                 // no other round would help
-  bool vouched_ = false;               // the held state's digest was agreed in a table
-  int64_t agreed_step_ = -1;           // newest (step, digest) seen agreed
+  bool choices_recorded_ = false;
+  bool vouched_ = false;      // the held state's digest was agreed in a table
+  int64_t agreed_step_ = -1;  // newest (step, digest) seen agreed
   uint64_t agreed_digest_ = 0;
   uint32_t branch_ = 0;
   BestTracker best_;
