@@ -111,21 +111,36 @@ std::string ProgramPath() {
   return path != nullptr ? path : "build/holdfast";
 }
 
+namespace {
+
+Flags& AddedFlags() {
+  static Flags flags;
+  return flags;
+}
+
+}  // namespace
+
+void AddToBaseFlags(const Flags& flags) {
+  for (const auto& [name, value] : flags) AddedFlags()[name] = value;
+}
+
 Flags BaseFlags() {
-  return {{"data", TextFile()},
-          {"layers", "2"},
-          {"heads", "2"},
-          {"embed", "32"},
-          {"context", "16"},
-          {"micro-batches", "6"},
-          {"micro-batch-size", "2"},
-          {"steps", Cat(kSteps)},
-          {"warmup-steps", "5"},
-          {"checkpoint-every", "10"},
-          {"eval-every", "30"},
-          {"eval-batches", "2"},
-          {"seed", "7"},
-          {"workers", "1"}};
+  Flags base = {{"data", TextFile()},
+                {"layers", "2"},
+                {"heads", "2"},
+                {"embed", "32"},
+                {"context", "16"},
+                {"micro-batches", "6"},
+                {"micro-batch-size", "2"},
+                {"steps", Cat(kSteps)},
+                {"warmup-steps", "5"},
+                {"checkpoint-every", "10"},
+                {"eval-every", "30"},
+                {"eval-batches", "2"},
+                {"seed", "7"},
+                {"workers", "1"}};
+  for (const auto& [name, value] : AddedFlags()) base[name] = value;
+  return base;
 }
 
 TrainRun::TrainRun(const RunSpec& spec) : dir_(spec.dir.empty() ? FreshFolder("run") : spec.dir) {

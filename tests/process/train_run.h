@@ -33,6 +33,8 @@ inline constexpr int64_t kRunMs = 120'000;  // the longest that one run may take
 
 // The flags of every run: the model, the data and 60 steps with a checkpoint each 10.
 Flags BaseFlags();
+// From now on these are among them (in the reference run, too).
+void AddToBaseFlags(const Flags& flags);
 
 struct RunSpec {
   std::string dir = {};  // empty: a fresh one
