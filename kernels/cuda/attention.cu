@@ -40,7 +40,7 @@ __global__ void AttentionDeltaKernel(const AttentionArguments a, bool rounded, i
     const float slope = rounded ? FloatOfBf16(Bf16Of(d_out[d])) : d_out[d];
     sum = fmaf(out[d], slope, sum);
   }
-  sum = RowTotal<32>(sum);
+  sum = WarpReduce(sum, Sum());
   const int64_t token = row / a.heads, head = row % a.heads;
   const int64_t sequence = token / a.context, position = token % a.context;
   if (lane == 0) a.delta[(sequence * a.heads + head) * a.context + position] = sum;

@@ -11,11 +11,10 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/rows.cuh"
 #include "kernels/ops.h"
 
 namespace holdfast::kernels::cuda {
-
-inline constexpr unsigned kWholeWarp = 0xffffffffu;
 
 // Pointers as in ops.h; delta is [batch, heads, context].
 struct AttentionArguments {
@@ -70,16 +69,6 @@ class Head {
   int64_t packed_, plain_;
 };
 
-// Four neighbours of a row that need not begin on 16 bytes; zero where there is no element.
-__device__ __forceinline__ float4 FourOneByOne(const float* from, int left) {
-  float4 four = make_float4(0, 0, 0, 0);
-  if (left > 0) four.x = from[0];
-  if (left > 1) four.y = from[1];
-  if (left > 2) four.z = from[2];
-  if (left > 3) four.w = from[3];
-  return four;
-}
-
 // kTileRows rows on their way from global to shared memory, in the registers of the block's
 // threads: fetched before a product, put down after it, so that the product hides the latency. A
 // thread's pieces lie in one column of fours, kStep rows apart. Rows and dimensions that do not
@@ -110,7 +99,7 @@ struct Fetched {
     } else {
 #pragma unroll
       for (int u = 0; u < kUnits; ++u, from += step)
-        unit[u] = FourOneByOne(from, u * kStep < rows_left ? left : 0);
+        unit[u] = LoadFour<false>(from, 0, u * kStep < rows_left ? left : 0, 0.0f);
     }
   }
   __device__ __forceinline__ void Put(typename Engine::Element* tile) const {
@@ -156,23 +145,6 @@ __device__ __forceinline__ void StoreRows(const AttentionArguments& a,
       }
     }
   }
-}
-
-// Over the lanes that share a row.
-template <int kLanesOfRow>
-__device__ __forceinline__ float RowLargest(float x) {
-#pragma unroll
-  for (int bits = kLanesOfRow / 2; bits > 0; bits /= 2) {
-    const float other = __shfl_xor_sync(kWholeWarp, x, bits);
-    x = other > x ? other : x;
-  }
-  return x;
-}
-template <int kLanesOfRow>
-__device__ __forceinline__ float RowTotal(float x) {
-#pragma unroll
-  for (int bits = kLanesOfRow / 2; bits > 0; bits /= 2) x += __shfl_xor_sync(kWholeWarp, x, bits);
-  return x;
 }
 
 }  // namespace holdfast::kernels::cuda

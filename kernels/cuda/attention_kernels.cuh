@@ -61,7 +61,7 @@ struct OnlineSoftmax {
         const float s = scores.At(i, j);
         now = s > now ? s : now;
       }
-      now = RowLargest<Engine::kLanesOfRow>(now) * scale;
+      now = WarpReduce<Engine::kLanesOfRow>(now, Largest()) * scale;
       now = now > largest[i] ? now : largest[i];
       const float factor = SoftmaxValue(largest[i], now);
       largest[i] = now;
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(Engine::kThreads, kBlocksOfSm)
   float inverse[Engine::kThreadRows];
 #pragma unroll
   for (int i = 0; i < Engine::kThreadRows; ++i) {
-    const float total = RowTotal<Engine::kLanesOfRow>(softmax.total[i]);
+    const float total = WarpReduce<Engine::kLanesOfRow>(softmax.total[i], Sum());
     inverse[i] = 1.0f / total;
     const int row = q0 + Engine::Row(i);
     if (row < a.context && Engine::Col(0) == 0)
