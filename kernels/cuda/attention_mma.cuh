@@ -60,7 +60,7 @@ struct MmaEngine {
     const int lane = Lane();
     const int left_at = At(FirstRow() + lane % 16, lane / 16);
     const int right_at = At(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-#pragma unroll 4
+#pragma unroll 2  // more of it, and sm_80 spills
     for (int k = 0; k < kDim / 16; ++k) {
       uint32_t a[4];
       LoadMatrices(a, left + (left_at ^ 16 * k));
