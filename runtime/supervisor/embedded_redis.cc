@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "runtime/base/digest.h"
 #include "runtime/supervisor/exit_status.h"
@@ -72,6 +73,14 @@ std::string Configuration(const RedisAddress& redis) {
              "maxclients 2000\nmaxmemory-policy noeviction\n");
 }
 
+// The one beside this program (a bundle has it there), else the one in PATH.
+std::string RedisProgram() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string beside = (self.parent_path() / "redis-server").string();
+  return !error && access(beside.c_str(), X_OK) == 0 ? beside : "redis-server";
+}
+
 // A pipe that already holds `content` and its end.
 int PipeWith(const std::string& content) {
   int ends[2];
@@ -111,7 +120,7 @@ absl::Status EmbeddedRedis::StartOnce(int port, Deadline deadline) {
     return absl::UnavailableError(Cat("embedded Redis: pipe: ", std::strerror(errno)));
   }
   SpawnOptions options;
-  options.program = "redis-server";
+  options.program = RedisProgram();
   options.argv = {"redis-server", "-"};
   options.input_fd = input;
   options.output_fd = output[1];
