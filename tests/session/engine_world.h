@@ -119,7 +119,8 @@ inline Config ToyConfig() {
 
 struct RankWorld {
   RankWorld(const Config& config, const Trainer& trainer, int threads,
-            std::unique_ptr<Communicator> communicator)
+            std::unique_ptr<Communicator> communicator,
+            kernels::Device& device = kernels::CpuDevice())
       : config(config), trainer(trainer), comm(std::move(communicator)) {
     const std::string toml = config.ToToml();
     auto source = trainer.data(toml);
@@ -127,8 +128,10 @@ struct RankWorld {
     data = *std::move(source);
     const auto model = trainer.model(toml);
     EXPECT_TRUE(model.ok()) << model.status();
-    state = *State::Allocate(*MakePlan(
-        *(*model)->Describe(), [](const std::string& rule) { return rule == "adamw" ? 2 : 0; }));
+    state =
+        *State::Allocate(*MakePlan(*(*model)->Describe(),
+                                   [](const std::string& rule) { return rule == "adamw" ? 2 : 0; }),
+                         device);
     EXPECT_TRUE(state
                     ->Initialise(config.seed, data->streaming() ? config.micro_batches : 0,
                                  config.precision == "fp16")
