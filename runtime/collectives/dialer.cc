@@ -33,6 +33,7 @@ void Dialer::On(short revents, int64_t now_ms) {
     case State::kConnecting:
       if (revents != 0) {
         const int error = ConnectResult(fd_.get());
+        refusals_ = error == ECONNREFUSED ? refusals_ + 1 : 0;
         if (error != 0) return Retry(ErrnoText(error), now_ms);
         return SendHello(now_ms);
       }

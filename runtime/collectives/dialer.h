@@ -9,6 +9,7 @@
 
 #include "runtime/collectives/communicator.h"
 #include "runtime/collectives/hello.h"
+#include "runtime/collectives/knock.h"
 #include "runtime/collectives/link.h"
 #include "runtime/collectives/socket.h"
 
@@ -30,6 +31,8 @@ class Dialer {
   void On(short revents, int64_t now_ms);
   // kDone: the link.
   LinkSeed Take();
+  // The peer's process has ended: see knock.h.
+  bool gone() const { return refusals_ >= kRefusalsOfTheDead; }
   // What went wrong last, for the message of a build that failed.
   const std::string& reason() const { return reason_; }
 
@@ -49,6 +52,7 @@ class Dialer {
   Fd fd_;
   int64_t due_ms_ = 0;
   int64_t pause_ms_;
+  int refusals_ = 0;  // in a row
   Hello hello_;
   std::string challenge_;  // the listener's
   std::array<char, kChallengeMessageBytes> bytes_;

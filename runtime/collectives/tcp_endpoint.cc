@@ -10,6 +10,7 @@
 #include "runtime/collectives/acceptor.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/collectives/dialer.h"
+#include "runtime/collectives/knock.h"
 #include "runtime/collectives/tcp_communicator.h"
 
 namespace holdfast {
@@ -89,7 +90,26 @@ class Build {
       if (!address.ok()) return Annotate(address.status(), Cat("build: rank ", to));
       dialers_.emplace_back(group_, to, *address);
     }
+    const int world = static_cast<int>(group_.peers.size());
+    for (int from = group_.rank + 1; from < world; ++from) {
+      const PeerAddress& peer = group_.peers[from];
+      auto address = ResolveHost(peer.host, peer.port, deadline_, cancel_);
+      if (!address.ok()) return Annotate(address.status(), Cat("build: rank ", from));
+      knocks_.emplace_back(*address, BootMs());
+    }
     return absl::OkStatus();
+  }
+
+  Knock& knock(size_t rank) { return knocks_[rank - static_cast<size_t>(group_.rank) - 1]; }
+  bool awaited(size_t rank) const {
+    return rank > static_cast<size_t>(group_.rank) && !links_[rank].fd.valid();
+  }
+
+  absl::Status Gone(int rank) const {
+    const PeerAddress& peer = group_.peers[rank];
+    return absl::AbortedError(Cat("build of generation ", group_.generation, ": rank ", rank, " (",
+                                  AddressText(peer.host, peer.port),
+                                  ") does not listen any more: its process has ended"));
   }
 
   // The members that are linked already learn why this build ends, so that they name the right one.
@@ -125,14 +145,28 @@ class Build {
       polled.push_back({over ? -1 : dialer.fd(), dialer.events(), 0});
       if (!over) due = std::min(due, dialer.due_ms());
     }
+    // A link that stands, or a peer that is still to come.
     const size_t first_link = polled.size();
-    for (const LinkSeed& link : links_) polled.push_back({link.fd.get(), POLLRDHUP, 0});
+    for (size_t r = 0; r < links_.size(); ++r) {
+      if (!awaited(r)) {
+        polled.push_back({links_[r].fd.get(), POLLRDHUP, 0});
+        continue;
+      }
+      polled.push_back({knock(r).fd(), POLLOUT, 0});
+      due = std::min(due, knock(r).due_ms());
+    }
     poll(polled.data(), polled.size(), static_cast<int>(std::max<int64_t>(0, due - now)));
     now = BootMs();
     for (size_t i = 0; i < dialers_.size(); ++i)
       HF_RETURN_IF_ERROR(OnDialer(&dialers_[i], polled[i + 1].revents, now));
     for (size_t r = 0; r < links_.size(); ++r) {
-      if (links_[r].fd.valid() && polled[first_link + r].revents != 0) return OnClosed(&links_[r]);
+      const short revents = polled[first_link + r].revents;
+      if (awaited(r)) {
+        knock(r).On(revents, now);
+        if (knock(r).gone()) return Gone(static_cast<int>(r));
+      } else if (links_[r].fd.valid() && revents != 0) {
+        return OnClosed(&links_[r]);
+      }
     }
     if (polled[0].revents != 0) {
       for (LinkSeed& seed : acceptor_->TakeSeats()) {
@@ -162,6 +196,7 @@ class Build {
     if (dialer->state() == Dialer::State::kDone) return absl::OkStatus();
     dialer->On(revents, now_ms);
     if (dialer->state() == Dialer::State::kDone) links_[dialer->to()] = dialer->Take();
+    if (dialer->gone()) return Gone(dialer->to());
     if (dialer->state() != Dialer::State::kRefused) return absl::OkStatus();
     return absl::AbortedError(Cat("build of generation ", group_.generation, ": rank ",
                                   dialer->to(), " refused this rank ", group_.rank, ": ",
@@ -173,6 +208,7 @@ class Build {
   Acceptor* acceptor_;
   Deadline deadline_;
   std::vector<Dialer> dialers_;  // index = rank
+  std::vector<Knock> knocks_;    // of the higher ranks
   std::vector<LinkSeed> links_;  // index = rank
 };
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <tuple>
 
+#include "runtime/base/text.h"
 #include "tests/collectives/world.h"
 
 namespace holdfast {
@@ -277,6 +278,21 @@ TEST(Generations, MissingMemberIsNamedAndCancelEnds) {
   EXPECT_EQ(world.endpoints[0]->Build(world.Group(0, 2), &cancel).status().code(),
             absl::StatusCode::kCancelled);
   canceller.join();
+}
+
+// A process that has ended listens no more: a build with it ends at once, whoever dials whom.
+TEST(Generations, AMemberThatHasEndedEndsTheBuildLongBeforeItsDeadline) {
+  for (const int gone : {0, 1, 2}) {
+    World world(3);
+    world.endpoints[static_cast<size_t>(gone)].reset();
+    world.Run([&](int r) {
+      if (r == gone) return;
+      const auto built = world.endpoints[static_cast<size_t>(r)]->Build(world.Group(r), nullptr);
+      ExpectAborted(built.status(), "its process has ended");
+      ExpectAborted(built.status(), Cat("rank ", gone, " ("));
+      EXPECT_EQ(world.endpoints[static_cast<size_t>(r)]->Unreached(), std::vector<int>{gone});
+    });
+  }
 }
 
 TEST(Generations, WorldOfOneNeedsNobody) {
