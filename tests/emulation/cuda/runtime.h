@@ -187,6 +187,10 @@ int64_t EnvironmentNumber(const char* name, int64_t otherwise);
 std::vector<int> VisibleGpus(int count, const char* visible);
 std::string GpuName(int physical);  // "GPU-..."
 
+// Work of a kernel's kind: in the order of the stream, on the current device. Enqueue (simt.h) does
+// the same and leaves the error to cudaGetLastError.
+cudaError_t Submit(cudaStream_t stream, std::function<void()> work);
+
 // True once the stream's device is lost: work that waits for something gives up.
 bool DeviceLost(int device);
 

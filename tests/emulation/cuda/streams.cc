@@ -32,25 +32,18 @@ void Point::Wait() {
   changed_.wait(lock, [this] { return reached(); });
 }
 
-void Enqueue(cudaStream_t handle, std::function<void()> work) {
+cudaError_t Submit(cudaStream_t handle, std::function<void()> work) {
   Runtime& runtime = Runtime::Instance();
-  if (const cudaError_t entered = runtime.Enter(); entered != cudaSuccess) {
-    (void)Returned(entered);
-    return;
-  }
+  if (const cudaError_t entered = runtime.Enter(); entered != cudaSuccess) return entered;
   const StreamPointer stream = runtime.FindStream(handle);
-  if (stream == nullptr || stream->device != CurrentDevice()) {
-    (void)Returned(cudaErrorInvalidResourceHandle);
-    return;
-  }
+  if (stream == nullptr || stream->device != CurrentDevice()) return cudaErrorInvalidResourceHandle;
   const FaultAction fault = ReachFaultPoint("cuda.launch");
+  const int code = fault.code;
   switch (fault.kind) {
     case FaultAction::kError:
-      (void)Returned(fault.code != 0 ? static_cast<cudaError_t>(fault.code)
-                                     : cudaErrorLaunchOutOfResources);
-      return;
+      return code != 0 ? static_cast<cudaError_t>(code) : cudaErrorLaunchOutOfResources;
     case FaultAction::kSticky:
-      work = [device = stream->device, code = fault.code] {
+      work = [device = stream->device, code] {
         Runtime::Instance().LoseDevice(device, code != 0 ? code : cudaErrorIllegalAddress);
       };
       break;
@@ -61,6 +54,11 @@ void Enqueue(cudaStream_t handle, std::function<void()> work) {
       break;
   }
   runtime.Push(stream, std::move(work));
+  return cudaSuccess;
+}
+
+void Enqueue(cudaStream_t stream, std::function<void()> work) {
+  (void)Returned(Submit(stream, std::move(work)));
 }
 
 }  // namespace holdfast::emulation
@@ -220,13 +218,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t fn, void* user) {
   if (fn == nullptr) return Returned(cudaErrorInvalidValue);
-  (void)cudaGetLastError();
-  holdfast::emulation::Enqueue(handle, [fn, user] {
+  return Returned(holdfast::emulation::Submit(handle, [fn, user] {
     InHostFunction(true);
     fn(user);
     InHostFunction(false);
-  });
-  return cudaPeekAtLastError();
+  }));
 }
 
 // ---- Events
