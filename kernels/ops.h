@@ -123,6 +123,17 @@ void BiasGeluForward(Stream& stream, const MatrixShape& shape, const float* bias
 void BiasGeluBackward(Stream& stream, const MatrixShape& shape, const float* derivative,
                       const float* d_out, float* d_pre, float* d_bias);
 
+// The same with a result that only products read rounded to 16 bits on its way (FloatToHalf of what
+// the functions above write, to the bit), which saves a pass over memory. rounded = FloatToHalf(
+// d_out).
+void BiasGeluForwardHalf(Stream& stream, Half half, const MatrixShape& shape, const float* bias,
+                         float* pre, uint16_t* out);
+void BiasGeluBackwardHalf(Stream& stream, Half half, const MatrixShape& shape,
+                          const float* derivative, const float* d_out, uint16_t* d_pre,
+                          float* d_bias);
+void BiasGradientHalf(Stream& stream, Half half, const MatrixShape& shape, const float* d_out,
+                      uint16_t* rounded, float* d_bias);
+
 // out = max(x + bias, 0), NaN kept; out may be the same as x. Backward: d_x = out > 0 ? d_out : 0,
 // d_bias as above; d_x may be the same as d_out.
 void BiasReluForward(Stream& stream, const MatrixShape& shape, const float* bias, const float* x,

@@ -19,7 +19,8 @@ constexpr int kPacks = kDigestBlockWords / 128;  // packs of four words that a l
 constexpr unsigned kBlocksMost = 1024;
 
 // Word 128 p + 4 lane + l of a block belongs to `lane`.
-template <int kWidth>
+// kAlone: the only block, which writes its sum; else each warp adds its own to what was zero.
+template <int kWidth, bool kAlone>
 __global__ void __launch_bounds__(kThreads)
     DigestKernel(const uint32_t* words, int64_t count, uint64_t region, uint64_t first_block,
                  uint64_t* digest) {
@@ -54,7 +55,16 @@ __global__ void __launch_bounds__(kThreads)
     }
     total += DigestBlock(WarpSum(sum), region, first_block + static_cast<uint64_t>(b));
   }
-  if (lane == 0) atomicAdd(reinterpret_cast<Word*>(digest), total);
+  if constexpr (kAlone) {
+    __shared__ Word totals[kWarps];
+    if (lane == 0) totals[threadIdx.x / 32] = total;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (int w = 1; w < kWarps; ++w) total += totals[w];
+    *digest = total;
+  } else if (lane == 0) {
+    atomicAdd(reinterpret_cast<Word*>(digest), total);
+  }
 }
 
 }  // namespace
@@ -62,12 +72,20 @@ __global__ void __launch_bounds__(kThreads)
 void Digest(Stream& stream, const void* words, int64_t count, uint64_t region, int64_t first,
             uint64_t* digest) {
   assert(first % kDigestBlockWords == 0);
-  CudaZero(stream, digest, sizeof *digest);
+  const auto* const from = static_cast<const uint32_t*>(words);
+  const auto first_block = static_cast<uint64_t>(first / kDigestBlockWords);
+  const bool vector = Aligned16(from);
+  // Most tensors of a model are small: one block does without a pass that zeroes.
   const unsigned all = BlocksFor(count, kDigestBlockWords * kWarps);
-  const bool vector = Aligned16(static_cast<const char*>(words));
-  Launch(stream, vector ? &DigestKernel<4> : &DigestKernel<1>,
-         all < kBlocksMost ? all : kBlocksMost, kThreads, 0, static_cast<const uint32_t*>(words),
-         count, region, static_cast<uint64_t>(first / kDigestBlockWords), digest);
+  if (all <= 1) {
+    Launch(stream, vector ? &DigestKernel<4, true> : &DigestKernel<1, true>, 1, kThreads, 0, from,
+           count, region, first_block, digest);
+    return;
+  }
+  CudaZero(stream, digest, sizeof *digest);
+  Launch(stream, vector ? &DigestKernel<4, false> : &DigestKernel<1, false>,
+         all < kBlocksMost ? all : kBlocksMost, kThreads, 0, from, count, region, first_block,
+         digest);
 }
 
 }  // namespace holdfast::kernels::cuda

@@ -80,6 +80,26 @@ TEST(CudaElementwise, ColumnSumsAddInTheCpusOrder) {
   }
 }
 
+TEST(CudaElementwise, ResultsRoundedOnTheirWay) {
+  for (const Half half : {Half::kBf16, Half::kF16}) {
+    for (const MatrixShape& shape : kShapes) {
+      const int64_t n = shape.rows * shape.cols;
+      const Memories arrays = {Of(Normal(1, n)), Of(Normal(2, n)), Of(std::vector<uint16_t>(n, 9)),
+                               Of(Normal(3, shape.cols))};
+      ExpectSameAsCpu(arrays, [&](Stream& s, const Arrays& p) {
+        BiasGeluForwardHalf(s, half, shape, p.at<float>(3), p.at<float>(0), p.at<uint16_t>(2));
+      });
+      ExpectSameAsCpu(arrays, [&](Stream& s, const Arrays& p) {
+        BiasGeluBackwardHalf(s, half, shape, p.at<float>(0), p.at<float>(1), p.at<uint16_t>(2),
+                             p.at<float>(3));
+      });
+      ExpectSameAsCpu(arrays, [&](Stream& s, const Arrays& p) {
+        BiasGradientHalf(s, half, shape, p.at<float>(1), p.at<uint16_t>(2), p.at<float>(3));
+      });
+    }
+  }
+}
+
 // The bits are the CPU's, and the CPU's are near the definition: here in one line, without it.
 TEST(CudaElementwise, GeluAndItsSlopeFollowTheDefinition) {
   const MatrixShape shape{33, 68};

@@ -244,5 +244,37 @@ TEST(Arrays, PlainWork) {
   EXPECT_EQ(words, (std::vector<int64_t>{-9, -9, -9}));
 }
 
+// What is rounded on its way has the bits of two passes.
+TEST(RoundedResults, AreThoseOfTwoPasses) {
+  const MatrixShape shape{67, 1030};
+  const int64_t n = shape.rows * shape.cols;
+  const Floats x = Normal(1, n), d_out = Normal(2, n), bias = Normal(3, shape.cols);
+  for (const Half half : {Half::kBf16, Half::kF16}) {
+    std::vector<uint16_t> once(n), twice(n);
+    Floats pre = x, pre2 = x, out(n), sums(shape.cols), sums2(shape.cols);
+    Compute([&](Stream& s) {
+      BiasGeluForwardHalf(s, half, shape, bias.data(), pre.data(), once.data());
+      BiasGeluForward(s, shape, bias.data(), pre2.data(), out.data());
+      FloatToHalf(s, half, n, out.data(), twice.data());
+    });
+    EXPECT_EQ(once, twice);
+    EXPECT_EQ(pre, pre2);
+    Compute([&](Stream& s) {
+      BiasGeluBackwardHalf(s, half, shape, pre.data(), d_out.data(), once.data(), sums.data());
+      BiasGeluBackward(s, shape, pre.data(), d_out.data(), out.data(), sums2.data());
+      FloatToHalf(s, half, n, out.data(), twice.data());
+    });
+    EXPECT_EQ(once, twice);
+    EXPECT_EQ(sums, sums2);
+    Compute([&](Stream& s) {
+      BiasGradientHalf(s, half, shape, d_out.data(), once.data(), sums.data());
+      BiasGradient(s, shape, d_out.data(), sums2.data());
+      FloatToHalf(s, half, n, d_out.data(), twice.data());
+    });
+    EXPECT_EQ(once, twice);
+    EXPECT_EQ(sums, sums2);
+  }
+}
+
 }  // namespace
 }  // namespace holdfast::kernels
