@@ -41,6 +41,7 @@ absl::StatusOr<CublasLtTable> OpenCublasLt(const CudaOptions& options) {
   return table;
 }
 
+#ifdef HOLDFAST_HAVE_NCCL_HEADER
 absl::StatusOr<NcclTable> OpenNccl(const CudaOptions& options) {
   constexpr int kMajor = CUDART_VERSION / 1000;
   auto library =
@@ -69,6 +70,7 @@ absl::StatusOr<NcclTable> OpenNccl(const CudaOptions& options) {
   table.version = LibraryVersionText(number);
   return table;
 }
+#endif
 
 // Opened once; a failure is not kept, so that other folders can be tried.
 template <typename Table>
@@ -91,8 +93,10 @@ absl::StatusOr<const CublasLtTable*> LoadCublasLt(const CudaOptions& options) {
   return Once<CublasLtTable>(&OpenCublasLt, options);
 }
 
+#ifdef HOLDFAST_HAVE_NCCL_HEADER
 absl::StatusOr<const NcclTable*> LoadNccl(const CudaOptions& options) {
   return Once<NcclTable>(&OpenNccl, options);
 }
+#endif
 
 }  // namespace holdfast::kernels::cuda

@@ -7,7 +7,10 @@
 #pragma once
 
 #include <cublasLt.h>
+#if __has_include(<nccl.h>)  // a toolkit may come without it
 #include <nccl.h>
+#define HOLDFAST_HAVE_NCCL_HEADER 1
+#endif
 
 #include <string>
 
@@ -17,13 +20,14 @@
 
 namespace holdfast::kernels::cuda {
 
-#define HOLDFAST_CUBLAS_LT_FUNCTIONS(X)                                                    \
-  X(Create)                                                                                \
-  X(Destroy)                                                                               \
-  X(GetVersion) X(GetStatusString) X(Matmul) X(MatmulDescCreate) X(MatmulDescDestroy)      \
-      X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy)               \
-          X(MatrixLayoutSetAttribute) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) \
-              X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck)
+#define HOLDFAST_CUBLAS_LT_FUNCTIONS(X)                                                           \
+  X(Create)                                                                                       \
+  X(Destroy)                                                                                      \
+  X(GetVersion)                                                                                   \
+  X(GetStatusString) X(Matmul) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
+      X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatrixLayoutSetAttribute)                    \
+          X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)    \
+              X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck)
 
 // table.Matmul(...) is cublasLtMatmul(...).
 struct CublasLtTable {
@@ -35,13 +39,14 @@ struct CublasLtTable {
 };
 [[nodiscard]] absl::StatusOr<const CublasLtTable*> LoadCublasLt(const CudaOptions& options);
 
-#define HOLDFAST_NCCL_FUNCTIONS(X)                                                              \
-  X(GetVersion)                                                                                 \
-  X(GetUniqueId)                                                                                \
-  X(GetErrorString) X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) X(CommAbort)     \
-      X(CommFinalize) X(CommDestroy) X(CommShrink) X(CommCount) X(CommUserRank) X(GroupStart)   \
-          X(GroupEnd) X(AllReduce) X(Reduce) X(ReduceScatter) X(AllGather) X(Broadcast) X(Send) \
-              X(Recv)
+#ifdef HOLDFAST_HAVE_NCCL_HEADER
+#define HOLDFAST_NCCL_FUNCTIONS(X)                                                        \
+  X(GetVersion)                                                                           \
+  X(GetUniqueId)                                                                          \
+  X(GetErrorString)                                                                       \
+  X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) X(CommAbort) X(CommFinalize) \
+      X(CommDestroy) X(CommShrink) X(CommCount) X(CommUserRank) X(GroupStart) X(GroupEnd) \
+          X(AllReduce) X(Reduce) X(ReduceScatter) X(AllGather) X(Broadcast) X(Send) X(Recv)
 
 // table.AllReduce(...) is ncclAllReduce(...).
 struct NcclTable {
@@ -53,6 +58,7 @@ struct NcclTable {
 };
 // Below 2.18: refused. Below 2.27 there is no ncclCommShrink: CommShrink is null.
 [[nodiscard]] absl::StatusOr<const NcclTable*> LoadNccl(const CudaOptions& options);
+#endif
 
 // "13.1.0" of cuBLASLt's number 130100, "2.28.9" of NCCL's 22809.
 [[nodiscard]] inline std::string LibraryVersionText(size_t number) {
