@@ -104,6 +104,10 @@ class CudaStream final : public Stream {
 
 inline CudaStream& ToCuda(Stream& stream) { return static_cast<CudaStream&>(stream); }
 
+// cudaStreamQuery. cudaErrorNotReady is no error, but CUDA keeps it as the thread's last one, which
+// the check behind the next launch would find: it is taken away here.
+cudaError_t QueryStream(cudaStream_t stream);
+
 // True when `ready` says so before the deadline: it is asked again and again, with pauses that
 // grow. cudaStreamSynchronize has no deadline, and a collective that waits for a dead rank never
 // ends.

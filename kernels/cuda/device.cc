@@ -122,12 +122,8 @@ absl::Status CudaDevice::BindThread() {
 
 absl::Status CudaDevice::Health() {
   if (!broken_) {
-    const cudaError_t error = cudaStreamQuery(memory_stream_);
-    if (error == cudaErrorNotReady) {
-      (void)cudaGetLastError();
-    } else {
-      (void)Check(error, "cudaStreamQuery");
-    }
+    const cudaError_t error = QueryStream(memory_stream_);
+    if (error != cudaErrorNotReady) (void)Check(error, "cudaStreamQuery");
   }
   const std::lock_guard lock(health_mutex_);
   return health_;
@@ -163,7 +159,7 @@ void* CudaDevice::AllocateRaw(int64_t bytes) {
   // Other streams may use it only once the allocation has run.
   cudaError_t error = cudaSuccess;
   const bool there = PollUntil(Deadline::After(kAllocationMs), [&] {
-    error = cudaStreamQuery(memory_stream_);
+    error = QueryStream(memory_stream_);
     return error != cudaErrorNotReady;
   });
   if (there && Check(error, "cudaMallocAsync").ok()) return data;

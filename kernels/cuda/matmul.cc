@@ -219,7 +219,7 @@ absl::Status MatMulLibrary::Multiply(CudaStream& stream, const Product& product,
   const int parts = PartsOf(product);
   const bool fused = data.bias != nullptr && !choice.separate_bias;
   if (absl::Status s = problem.Describe(fused ? data.bias : nullptr); !s.ok()) return s;
-  void* const workspace = stream.Workspace(kWorkspaceBytes);
+  void* const workspace = stream.Workspace(choice.workspace_bytes);
   if (workspace == nullptr) return absl::OkStatus();  // the stream has failed
   float* out = data.c;
   float beta = data.beta;
@@ -228,10 +228,11 @@ absl::Status MatMulLibrary::Multiply(CudaStream& stream, const Product& product,
     out = static_cast<float*>(stream.Scratch(parts * product.m * product.n * 4));
     if (out == nullptr) return absl::OkStatus();
   }
-  const cublasStatus_t status = table_.Matmul(
-      handle_, problem.operation.value, &data.alpha, data.b, problem.a.value, data.a,
-      problem.b.value, &beta, out, problem.c.value, out, problem.c.value, &choice.algorithm,
-      workspace, static_cast<size_t>(kWorkspaceBytes), static_cast<cudaStream_t>(stream.native()));
+  const cublasStatus_t status =
+      table_.Matmul(handle_, problem.operation.value, &data.alpha, data.b, problem.a.value, data.a,
+                    problem.b.value, &beta, out, problem.c.value, out, problem.c.value,
+                    &choice.algorithm, workspace, static_cast<size_t>(choice.workspace_bytes),
+                    static_cast<cudaStream_t>(stream.native()));
   if (!stream.Check(cudaGetLastError(), "cublasLtMatmul")) return absl::OkStatus();
   if (absl::Status s = StatusOf(table_, status, "cublasLtMatmul"); !s.ok())
     return absl::InternalError(Cat(Named(product), ": ", StdView(s.message())));

@@ -43,6 +43,12 @@ class CudaPoint final : public Event::State {
 
 }  // namespace
 
+cudaError_t QueryStream(cudaStream_t stream) {
+  const cudaError_t error = cudaStreamQuery(stream);
+  if (error == cudaErrorNotReady) (void)cudaGetLastError();
+  return error;
+}
+
 bool PollUntil(Deadline deadline, const std::function<bool()>& ready) {
   const BackOff back_off;
   while (!ready()) {
@@ -98,11 +104,10 @@ absl::Status CudaStream::Synchronize(Deadline deadline) {
   if (native_ == nullptr) return error_;  // it could not be made
   cudaError_t error = cudaSuccess;
   const bool over = PollUntil(deadline, [&] {
-    error = cudaStreamQuery(native_);
+    error = QueryStream(native_);
     return error != cudaErrorNotReady;
   });
   if (!over) {
-    (void)cudaGetLastError();
     return absl::DeadlineExceededError(
         Cat("a stream of ", device_.Name(), " did not finish its work in time"));
   }

@@ -1,5 +1,7 @@
 // The CUDA device on the emulated runtime: memory, order between streams, deadlines, and what
 // becomes of errors. A stream is held back by a gate, never by time.
+#include <cuda_runtime.h>
+
 #include <condition_variable>
 #include <mutex>
 
@@ -189,6 +191,22 @@ TEST(CudaStream, SynchronizeKeepsItsDeadline) {
   }
   EXPECT_TRUE(Sync(*stream).ok());
   EXPECT_TRUE(event.Synchronize(Deadline::After(0)).ok());
+}
+
+// CUDA keeps "not ready" as the thread's last error.
+TEST(CudaStream, PollingLeavesNoErrorBehind) {
+  const std::unique_ptr<Stream> stream = Gpu().NewStream();
+  {
+    Gate gate(*stream);
+    const Event event = stream->Record();
+    EXPECT_FALSE(event.done());
+    EXPECT_FALSE(event.Synchronize(Deadline::After(1)).ok());
+    EXPECT_FALSE(stream->Synchronize(Deadline::After(1)).ok());
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+    gate.Open();
+    EXPECT_TRUE(Sync(*stream).ok());
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  }
 }
 
 TEST(CudaStream, EventsPassBetweenCpuAndGpu) {
