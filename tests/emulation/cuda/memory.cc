@@ -23,10 +23,22 @@ constexpr size_t kAlignment = 256;  // of all device memory, as the manual says
 // All bits set: floats and halves are NaN, counters -1.
 void Spoil(void* data, size_t bytes) { std::memset(data, 0xff, bytes); }
 
-// Memory that was freed in stream order keeps its NaNs for a while; the sanitizers see a use of
-// freed memory by themselves.
+// Freed memory keeps its NaNs for a while, as the memory of a pool would; the sanitizers see a use
+// of freed memory by themselves. Large blocks are given out again: new pages cost more than all
+// else here.
 class Quarantine {
  public:
+  void* TakeAgain(size_t bytes) {
+    std::lock_guard lock(mutex_);
+    for (auto it = held_.begin(); bytes >= kLarge && it != held_.end(); ++it) {
+      if (it->second != bytes) continue;
+      void* const data = it->first;
+      bytes_ -= bytes;
+      held_.erase(it);
+      return data;
+    }
+    return nullptr;
+  }
   void Put(void* data, size_t bytes) {
     if (HF_SANITIZED) return free(data);
     std::lock_guard lock(mutex_);
@@ -40,7 +52,7 @@ class Quarantine {
   }
 
  private:
-  static constexpr size_t kBytesMax = 64 << 20;
+  static constexpr size_t kBytesMax = 128 << 20, kLarge = 1 << 20;
   std::mutex mutex_;
   std::deque<std::pair<void*, size_t>> held_;
   size_t bytes_ = 0;
@@ -83,7 +95,8 @@ cudaError_t Allocate(void** data, size_t bytes, Memory kind) {
     gpu.used -= bytes;
     return cudaErrorMemoryAllocation;
   }
-  if (posix_memalign(data, kAlignment, bytes) != 0) {
+  *data = Freed().TakeAgain(bytes);
+  if (*data == nullptr && posix_memalign(data, kAlignment, bytes) != 0) {
     if (device) gpu.used -= bytes;
     *data = nullptr;
     return cudaErrorMemoryAllocation;
