@@ -163,6 +163,7 @@ struct FetchedStatistics {
 
   __device__ __forceinline__ void Fetch(const AttentionArguments& a, const Head& head, int query0) {
     const int thread = static_cast<int>(threadIdx.x), query = query0 + thread % Engine::kCols;
+    value = 0;
     if (thread < 2 * Engine::kCols && query < a.context)
       value = (thread < Engine::kCols ? head.LogSumExp() : head.Delta())[query];
   }
@@ -172,10 +173,11 @@ struct FetchedStatistics {
 };
 
 // scores: products in, weights out; where a query does not see a key, zero. Column 0 of the block
-// is `ahead` positions after row 0, and `left` columns exist; with `masks` false all is seen.
+// is `ahead` positions after row 0; with `masks` false all is seen. Queries beyond the context have
+// zeros for q, d_out and statistics: a weight of 1 that meets zeros.
 // row_statistics without kKeys, col_statistics with.
 template <typename Engine, bool kKeys>
-__device__ __forceinline__ void WeightsAgain(float scale, int ahead, int left, bool masks,
+__device__ __forceinline__ void WeightsAgain(float scale, int ahead, bool masks,
                                              const QueryStatistics* row_statistics,
                                              const float* col_statistics,
                                              typename Engine::Scores& scores) {
@@ -188,7 +190,7 @@ __device__ __forceinline__ void WeightsAgain(float scale, int ahead, int left, b
       s = Exp(fmaf(s, scale, -(kKeys ? of_col : row_statistics[i].log_sum_exp)));
       if (masks) {
         const int row = Engine::Row(i), col = Engine::Col(j) + ahead;
-        const bool seen = kKeys ? row <= col && Engine::Col(j) < left : col <= row;
+        const bool seen = kKeys ? row <= col : col <= row;
         s = seen ? s : 0.0f;
       }
     }
@@ -261,11 +263,10 @@ __global__ void __launch_bounds__(Engine::kThreads, kBlocksOfSm)
     const Element* const col_tile = cols + stage * Tiles::kColElements;
     const Element* const d_col_tile = d_cols + stage * Tiles::kColElements;
     const float* const col_statistics = statistics + stage * 2 * kCols;
-    const int ahead = col0 - row0, left = a.context - col0;
+    const int ahead = col0 - row0;
     // The warp: any of its rows sees a column, any of its rows does not.
     const bool sees = kKeys ? Engine::FirstRow() < kCols + ahead : ahead <= Engine::LastRow();
-    const bool masks =
-        kKeys ? Engine::LastRow() > ahead || left < kCols : kCols + ahead > Engine::FirstRow() + 1;
+    const bool masks = kKeys ? Engine::LastRow() > ahead : kCols + ahead > Engine::FirstRow() + 1;
     __syncthreads();  // this stage is there, the other one is free
     if (more) {
       next.Fetch(a, col_rows, col0 + kCols);
@@ -274,8 +275,7 @@ __global__ void __launch_bounds__(Engine::kThreads, kBlocksOfSm)
     typename Engine::Scores scores = {};
     if (sees) {
       Engine::AddScores(row_tile, col_tile, scores);
-      WeightsAgain<Engine, kKeys>(a.scale, ahead, left, masks, row_statistics, col_statistics,
-                                  scores);
+      WeightsAgain<Engine, kKeys>(a.scale, ahead, masks, row_statistics, col_statistics, scores);
       if (kKeys) Engine::AddWeighted(scores, d_col_tile, exchange, value_sums);
     }
     if (more) {

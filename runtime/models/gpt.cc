@@ -106,7 +106,8 @@ struct Run {
     return {.batch = data.batch,
             .context = data.context,
             .heads = sizes.heads,
-            .head_dim = width() / sizes.heads};
+            .head_dim = width() / sizes.heads,
+            .half_products = rounding.rounds && rounding.half == kernels::Half::kBf16};
   }
   kernels::EmbeddingShape embedding_shape() const {
     return {.batch = data.batch, .context = data.context, .width = width(), .vocab = sizes.vocab};
