@@ -123,11 +123,10 @@ void Project(const Run& r, int64_t k, int64_t n, Operand x, int weight, float* o
   r.product({.m = r.rows(), .n = n, .k = k}, x, r.weight(weight), out, bias);
 }
 
-// d_x[rows, k] = d_out[rows, n] weight^T, and the weight's gradient [k, n] = x^T d_out, which is
-// then complete.
+// d_x[rows, k] = gradient[rows, n] weight^T, and the weight's gradient [k, n] = x^T gradient, which
+// is then complete.
 void ProjectBackward(const Run& r, int64_t k, int64_t n, const void* x, int tensor,
-                     const float* d_out, float* d_x) {
-  const Operand gradient = r.product.TakeGradient(d_out, r.rows() * n);
+                     Operand gradient, float* d_x) {
   r.product({.m = k, .n = n, .k = r.rows(), .transpose_a = true}, {x}, gradient,
             r.gradient(tensor));
   r.pass.Done(tensor);
@@ -140,6 +139,18 @@ Operand Norm(const Run& r, const float* x, int gain, int bias, void* out, float*
   kernels::LayerNormForward(r.stream, r.norm_shape(), x, r.value(gain), r.value(bias),
                             r.product.Stage(out), mean, rstd);
   return r.product.Keep(r.narrow(), out);
+}
+
+// gelu(pre + bias) of [rows, 4 width] as an operand; pre becomes the slope.
+Operand Gelu(const Run& r, const float* bias, float* pre, void* out) {
+  const kernels::MatrixShape shape{.rows = r.rows(), .cols = 4 * r.width()};
+  if (r.rounding.packed) {
+    kernels::BiasGeluForwardHalf(r.stream, r.rounding.half, shape, bias, pre,
+                                 static_cast<uint16_t*>(out));
+    return {out};
+  }
+  kernels::BiasGeluForward(r.stream, shape, bias, pre, r.product.Stage(out));
+  return r.product.Keep(4 * r.narrow(), out);
 }
 
 // out = residual + dropout(x + bias); x is scratch afterwards.
@@ -172,9 +183,7 @@ void LayerForward(const Run& r, int64_t l) {
   const Operand norm2 =
       Norm(r, a.middle, tensor(kNorm2Gain), tensor(kNorm2Bias), a.norm2, a.mean2, a.rstd2);
   Project(r, c, 4 * c, norm2, tensor(kFcWeight), a.derivative);
-  kernels::BiasGeluForward(r.stream, {.rows = r.rows(), .cols = 4 * c}, r.value(l, kFcBias),
-                           a.derivative, r.product.Stage(a.gelu));
-  const Operand gelu = r.product.Keep(4 * r.narrow(), a.gelu);
+  const Operand gelu = Gelu(r, r.value(l, kFcBias), a.derivative, a.gelu);
   Project(r, 4 * c, c, gelu, tensor(kProjWeight), a.out);
   AddBranch(r, MlpSite(l), a.out, r.value(l, kProjBias), a.middle, a.out);
 }
@@ -188,9 +197,36 @@ const float* BranchGradient(const Run& r, uint32_t site) {
   return d_branch;
 }
 
-void FinishBias(const Run& r, int tensor, int64_t cols, const float* d_out) {
-  kernels::BiasGradient(r.stream, {.rows = r.rows(), .cols = cols}, d_out, r.gradient(tensor));
-  r.pass.Done(tensor);
+// d_out[rows, cols] as an operand, and the gradient of the bias that was added there, complete.
+Operand BiasBackward(const Run& r, int bias, int64_t cols, const float* d_out) {
+  const kernels::MatrixShape shape{.rows = r.rows(), .cols = cols};
+  Operand gradient{r.product.gradient_slot()};
+  if (r.rounding.packed) {
+    kernels::BiasGradientHalf(r.stream, r.rounding.half, shape, d_out,
+                              static_cast<uint16_t*>(r.product.gradient_slot()), r.gradient(bias));
+  } else {
+    kernels::BiasGradient(r.stream, shape, d_out, r.gradient(bias));
+    gradient = r.product.TakeGradient(d_out, r.rows() * cols);
+  }
+  r.pass.Done(bias);
+  return gradient;
+}
+
+// The same through gelu: the gradient of pre from that of the result, d_out, which may be
+// overwritten.
+Operand GeluBackward(const Run& r, int bias, const float* slope, float* d_out) {
+  const kernels::MatrixShape shape{.rows = r.rows(), .cols = 4 * r.width()};
+  Operand gradient{r.product.gradient_slot()};
+  if (r.rounding.packed) {
+    kernels::BiasGeluBackwardHalf(r.stream, r.rounding.half, shape, slope, d_out,
+                                  static_cast<uint16_t*>(r.product.gradient_slot()),
+                                  r.gradient(bias));
+  } else {
+    kernels::BiasGeluBackward(r.stream, shape, slope, d_out, d_out, r.gradient(bias));
+    gradient = r.product.TakeGradient(d_out, 4 * r.narrow());
+  }
+  r.pass.Done(bias);
+  return gradient;
 }
 
 // Gradient of a block's norm: its input's part is added into the stream's gradient.
@@ -213,23 +249,21 @@ void LayerBackward(const Run& r, int64_t l) {
   const auto tensor = [&](LayerTensor t) { return r.index.layer(l, t); };
 
   const float* d_mlp = BranchGradient(r, MlpSite(l));
-  FinishBias(r, tensor(kProjBias), c, d_mlp);
-  ProjectBackward(r, 4 * c, c, a.gelu, tensor(kProjWeight), d_mlp, d_wide);
-  kernels::BiasGeluBackward(r.stream, {.rows = r.rows(), .cols = 4 * c}, a.derivative, d_wide,
-                            d_wide, r.gradient(tensor(kFcBias)));
-  r.pass.Done(tensor(kFcBias));
-  ProjectBackward(r, c, 4 * c, a.norm2, tensor(kFcWeight), d_wide, d_branch);
+  ProjectBackward(r, 4 * c, c, a.gelu, tensor(kProjWeight),
+                  BiasBackward(r, tensor(kProjBias), c, d_mlp), d_wide);
+  ProjectBackward(r, c, 4 * c, a.norm2, tensor(kFcWeight),
+                  GeluBackward(r, tensor(kFcBias), a.derivative, d_wide), d_branch);
   NormBackward(r, tensor(kNorm2Gain), tensor(kNorm2Bias), a.middle, a.mean2, a.rstd2, d_branch);
 
   const float* d_attention = BranchGradient(r, AttentionSite(l));
-  FinishBias(r, tensor(kOutBias), c, d_attention);
   // The gelu array is no longer needed: it holds the gradient of the attention's output.
   auto* d_heads = static_cast<float*>(a.gelu);
-  ProjectBackward(r, c, c, a.attention_input, tensor(kOutWeight), d_attention, d_heads);
+  ProjectBackward(r, c, c, a.attention_input, tensor(kOutWeight),
+                  BiasBackward(r, tensor(kOutBias), c, d_attention), d_heads);
   kernels::AttentionBackward(r.stream, r.attention_shape(), a.qkv, a.attention, a.log_sum_exp,
                              d_heads, d_wide, At<void>(r.base, r.layout.scratch));
-  FinishBias(r, tensor(kQkvBias), 3 * c, d_wide);
-  ProjectBackward(r, c, 3 * c, a.norm1, tensor(kQkvWeight), d_wide, d_branch);
+  ProjectBackward(r, c, 3 * c, a.norm1, tensor(kQkvWeight),
+                  BiasBackward(r, tensor(kQkvBias), 3 * c, d_wide), d_branch);
   NormBackward(r, tensor(kNorm1Gain), tensor(kNorm1Bias), r.stream_before(l), a.mean1, a.rstd1,
                d_branch);
 }
@@ -255,7 +289,7 @@ absl::Status Forward(const Run& r) {
 // of a large vocabulary never stand in memory at once. The blocks are fixed by the shape alone, so
 // the order of sums is too.
 void Head(const Run& r, bool train) {
-  const int64_t c = r.width(), v = r.sizes.vocab;
+  const int64_t c = r.width(), v = r.sizes.vocab, leading = r.layout.logit_leading;
   const Operand table = r.weight(r.index.tokens());  // rounded once for all blocks
   float* logits = r.at(r.layout.logits);
   float* d_table = train ? r.gradient(r.index.tokens()) : nullptr;
@@ -263,18 +297,24 @@ void Head(const Run& r, bool train) {
     const int64_t rows = std::min(r.layout.logit_rows, r.rows() - first);
     const Operand x = r.final_norm().After(r.rounding, first * c);
     float* losses = r.at(r.layout.losses) + first;
-    const kernels::LogitsShape shape{.rows = rows, .vocab = v};
-    r.product({.m = rows, .n = v, .k = c, .transpose_b = true}, x, table, logits);
+    const kernels::LogitsShape shape{.rows = rows, .vocab = v, .leading = leading};
+    r.product({.m = rows, .n = v, .k = c, .transpose_b = true, .ldc = leading}, x, table, logits);
     if (!train) {
       kernels::CrossEntropyLoss(r.stream, shape, r.data.targets + first, logits, losses);
       continue;
     }
     kernels::SoftmaxCrossEntropy(r.stream, shape, r.data.targets + first, r.pass.scale(), logits,
                                  losses);
-    const Operand d_logits = r.product.TakeGradient(logits, rows * v);
-    r.product({.m = v, .n = c, .k = rows, .transpose_a = true, .beta = first == 0 ? 0.0f : 1.0f},
+    const Operand d_logits = r.product.TakeGradient(logits, rows * leading);
+    r.product({.m = v,
+               .n = c,
+               .k = rows,
+               .transpose_a = true,
+               .lda = leading,
+               .beta = first == 0 ? 0.0f : 1.0f},
               d_logits, x, d_table);
-    r.product({.m = rows, .n = c, .k = v}, d_logits, table, r.at(r.layout.d_stream) + first * c);
+    r.product({.m = rows, .n = c, .k = v, .lda = leading}, d_logits, table,
+              r.at(r.layout.d_stream) + first * c);
   }
   r.pass.Loss(Tensor{.data = r.at(r.layout.losses), .shape = {r.rows()}}, r.data.counted);
 }

@@ -70,6 +70,9 @@ struct Layout {
           logits = 0, scratch = 0;
   int64_t d_stream = 0, d_branch = 0, d_wide = 0;  // gradients; d_wide: [rows, 4 * width]
   int64_t logit_rows = 0;                          // rows of logits at a time
+  // From row to row of them. A vocabulary is any number; rows of 16-bit numbers that do not begin
+  // on 16 bytes keep products from the tensor cores.
+  int64_t logit_leading = 0;
   Products::Sizes product_sizes;
   int64_t products = 0;  // scratch of them
   int64_t total = 0;
@@ -111,7 +114,8 @@ inline Layout MakeLayout(const Sizes& s, const Rounding& rounding, int64_t batch
   l.final_rstd = all.AddFloats(rows);
   l.losses = all.AddFloats(rows);
   l.logit_rows = std::min(rows, std::max<int64_t>(64, s.logit_floats / s.vocab));
-  l.logits = all.AddFloats(l.logit_rows * s.vocab);
+  l.logit_leading = rounding.packed ? (s.vocab + 7) / 8 * 8 : s.vocab;
+  l.logits = all.AddFloats(l.logit_rows * l.logit_leading);
   l.scratch = all.AddBytes(kernels::AttentionScratchBytes(
       {.batch = batch, .context = context, .heads = s.heads, .head_dim = s.width / s.heads}));
   if (keep) {
@@ -120,8 +124,8 @@ inline Layout MakeLayout(const Sizes& s, const Rounding& rounding, int64_t batch
     l.d_wide = all.AddFloats(4 * narrow);
   }
   l.product_sizes = {.weight = std::max(4 * s.width * s.width, s.vocab * s.width),
-                     .gradient = std::max(4 * narrow, l.logit_rows * s.vocab),
-                     .stage = 4 * narrow};
+                     .gradient = std::max(4 * narrow, l.logit_rows * l.logit_leading),
+                     .stage = narrow};
   l.products = all.AddBytes(Products::ScratchBytes(rounding, l.product_sizes));
   l.total = all.total();
   return l;

@@ -60,8 +60,10 @@ class Products {
   Operand Copy(const float* x, int64_t elements, void* kept) const;
   Operand TakeWeight(const float* x, int64_t elements) const;
   Operand TakeGradient(const float* x, int64_t elements) const;
+  // Where TakeGradient puts it, for an operation that rounds its result itself (null in fp32).
+  void* gradient_slot() const { return gradient_; }
 
-  // alpha is 1, beta 0 or 1, and the operands are dense. bias may be null; with it beta is 0.
+  // alpha is 1, beta 0 or 1. bias may be null; with it beta is 0 and the result dense.
   void operator()(const kernels::MatMulShape& shape, Operand a, Operand b, float* c,
                   const float* bias = nullptr) const;
 
