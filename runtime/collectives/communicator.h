@@ -25,6 +25,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -99,11 +100,18 @@ class Communicator {
   // Operations queued later on this lane start only after `event`: the work that writes their
   // input. (On a CPU it has happened when it is recorded.)
   virtual void After(const kernels::Event& /*event*/) {}
+  // Takes device memory that queued operations use and that nobody else keeps so long: on a GPU an
+  // operation may go on after an error, until the next generation is joined. Freed when nothing of
+  // this communicator can touch it any more.
+  virtual void Keep(kernels::Buffer buffer) { kept_.push_back(std::move(buffer)); }
 
   // Orderly end, by agreement of all members (they all call it after the same operation): an end
   // frame on every link and half-close, so that a planned end is no error for anybody. After OK
   // nothing more may be queued.
   [[nodiscard]] virtual absl::Status Close(Deadline deadline) = 0;
+
+ private:
+  std::vector<kernels::Buffer> kept_;
 };
 
 // World size 1: operations complete at once; on a GPU (`device`, null for the CPU), where they are

@@ -1,6 +1,7 @@
 #include "runtime/session/transfer.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/digest.h"
@@ -86,8 +87,10 @@ absl::Status Transfer::FromMemory() {
   HF_RETURN_IF_ERROR(Scalars(holders[0], &scalars));
   // Holders take turns as senders; what they receive themselves goes to a scratch piece, so that a
   // transfer that breaks off leaves their state whole.
-  HF_ASSIGN_OR_RETURN(const kernels::Buffer scratch,
+  HF_ASSIGN_OR_RETURN(kernels::Buffer memory,
                       state_.device().Allocate(needy ? 0 : kPieceWords * 4));
+  auto* scratch = memory.as<float>();
+  comm_.OnDevice().Keep(std::move(memory));
   comm_.OnDevice().After(state_.stream().Record());
   const auto& regions = state_.grid().regions();
   int turn = 0;
@@ -96,8 +99,7 @@ absl::Status Transfer::FromMemory() {
       const int root = holders[turn++ % holders.size()];
       const int64_t words = std::min(kPieceWords, regions[i].words - first);
       float* mine = state_.RegionData(static_cast<int64_t>(i)) + first;
-      HF_RETURN_IF_ERROR(
-          Piece(needy || comm_.rank() == root ? mine : scratch.as<float>(), words, root));
+      HF_RETURN_IF_ERROR(Piece(needy || comm_.rank() == root ? mine : scratch, words, root));
       Failpoint("transfer.piece", roster_.step);
     }
   }

@@ -18,6 +18,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -78,6 +79,9 @@ class NcclGroup {
   // Usable: begun, no error, not over.
   bool healthy() const { return comm_ != nullptr && !over_ && error_.ok(); }
 
+  // Memory that operations of this group use; freed after its end.
+  void Keep(kernels::Buffer buffer) { kept_.push_back(std::move(buffer)); }
+
   // Orderly, with all other members: flushes and frees. After an error it is only to be aborted.
   absl::Status Finalize(Check check);
   // Ends all of them in one NCCL group (one after the other, two communicators of a device can
@@ -96,6 +100,7 @@ class NcclGroup {
   const uint64_t generation_;
   const int rank_, world_;
   const std::unique_ptr<kernels::Stream> stream_;
+  std::vector<kernels::Buffer> kept_;
   ncclComm_t comm_ = nullptr;  // written by NCCL while a shrink is under way
   bool over_ = false;          // shrunk or finalized: only to be freed
   absl::Status error_;

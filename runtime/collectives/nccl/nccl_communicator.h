@@ -15,6 +15,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "runtime/collectives/communicator.h"
 #include "runtime/collectives/nccl/group.h"
@@ -58,6 +59,7 @@ class NcclCommunicator final : public Communicator {
   Communicator& OnDevice() override;
   // Host memory that a stream still writes: waits here until it is written.
   void After(const kernels::Event& event) override;
+  void Keep(kernels::Buffer buffer) override { group_->Keep(std::move(buffer)); }
   absl::Status Close(Deadline deadline) override;
 
  private:
@@ -97,6 +99,7 @@ class NcclCommunicator::DeviceLane final : public Communicator {
   int FailedRank() const override { return both_.FailedRank(); }
   void Abort(const absl::Status& why) override { both_.Abort(why); }
   void After(const kernels::Event& event) override { group_.stream().Wait(event); }
+  void Keep(kernels::Buffer buffer) override { both_.Keep(std::move(buffer)); }
   absl::Status Close(Deadline deadline) override { return both_.Close(deadline); }
 
   // Waits for all that was queued, and takes no more.
