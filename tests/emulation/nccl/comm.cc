@@ -317,6 +317,7 @@ void ncclComm::Free() {
   peers_.clear();
   links_.clear();
   mark = kGone;
+  for (StopFlag* flag : {&abort_, &stop_, &watch_stop_}) flag->Retire();
   static std::mutex mutex;
   static auto* gone = new std::vector<ncclComm*>;  // the objects stay, so that a later use is seen
   std::lock_guard lock(mutex);

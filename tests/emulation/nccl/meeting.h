@@ -46,6 +46,8 @@ class StopFlag {
   void Clear();
   bool set() const { return set_.load(std::memory_order_acquire); }
   int fd() const { return event_.get(); }
+  // Nobody looks at it any more: gives the descriptor back, the object may stay.
+  void Retire() { event_ = Fd(); }
 
  private:
   std::atomic<bool> set_{false};
