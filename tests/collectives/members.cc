@@ -46,8 +46,10 @@ MemberProcess::MemberProcess(int rank, int world, const std::string& mode, int64
 }
 
 MemberProcess::~MemberProcess() {
-  Signal(SIGKILL);
-  waitpid(pid_, nullptr, 0);
+  if (pid_ > 0) {
+    Signal(SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
   close(to_);
   close(from_);
 }
@@ -75,6 +77,16 @@ std::string MemberProcess::Hear(int64_t ms) {
     if (n <= 0) return "";
     heard_.append(bytes, static_cast<size_t>(n));
   }
+}
+
+int MemberProcess::ExitCode(int64_t ms) {
+  int status = 0;
+  for (const Deadline deadline = Deadline::After(ms); waitpid(pid_, &status, WNOHANG) != pid_;) {
+    if (deadline.passed()) return -1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  pid_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 MemberWorld::MemberWorld(int world, const std::string& mode, int64_t detect_ms) {

@@ -26,9 +26,11 @@ class MemberProcess {
   void Say(const std::string& line) const;
   // The next line, without its end; "" after `ms` or at the end of the stream.
   std::string Hear(int64_t ms);
+  // Its exit code; -1: it does not end in time, or was killed.
+  int ExitCode(int64_t ms);
 
  private:
-  pid_t pid_ = -1;
+  pid_t pid_ = -1;  // -1: reaped
   int to_ = -1, from_ = -1;
   std::string heard_;
 };
