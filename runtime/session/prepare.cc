@@ -152,9 +152,9 @@ absl::Status Session::OpenDevice() {
 
 std::string Session::ChoicesPath() const { return Cat(config_.dir, "/products.txt"); }
 
-// Once a generation stands, they are the run's.
+// Once a generation stands, they are the run's. One worker of a machine writes them down.
 void Session::RecordChoices() {
-  if (device_->backend() == kernels::Backend::kCpu || choices_recorded_) return;
+  if (device_->backend() == kernels::Backend::kCpu || start_.slot != 0 || choices_recorded_) return;
   choices_recorded_ = true;
   std::error_code error;
   if (std::filesystem::exists(ChoicesPath(), error)) return;

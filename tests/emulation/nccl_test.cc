@@ -394,5 +394,18 @@ TEST(Calls, StrangersAtTheMeetingAreHarmless) {
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
 }
 
+// A rank that is ahead has told of its next operation while another is still in the one before;
+// that was read then, and nothing else may come to wake it.
+TEST(Collectives, ManySmallOperationsOneAfterTheOtherAllEnd) {
+  RunRanks(3, [](Rank& rank) {
+    DeviceArray<int64_t> word(1);
+    for (int i = 0; i < 1500; ++i) {
+      ASSERT_TRUE(Began(rank, ncclBroadcast(word.data(), word.data(), 1, ncclInt64, i % 2,
+                                            rank.comm, rank.stream)));
+      ASSERT_TRUE(Drains(rank.stream)) << "operation " << i;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace holdfast::emulation

@@ -176,6 +176,11 @@ void Transfer::FinishReduction(State& state) {
 
 bool Transfer::Run(const Stops& stops, int device) {
   for (State& state : states_) Begin(state);
+  // What the operation before has read of this one, and held, may be all that comes: no poll would
+  // wake for it.
+  for (int r = 0; r < ranks(); ++r) {
+    if (links_[static_cast<size_t>(r)].header_got > 0) Receive(r);
+  }
   while (!stops.any() && !DeviceLost(device)) {
     for (State& state : states_) {
       if (state.reduces && !state.reduced && state.parts_missing == 0) FinishReduction(state);
