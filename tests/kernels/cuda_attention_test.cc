@@ -1,9 +1,8 @@
 // The attention kernels for GPUs, run on the CPU: against the reference in double and against the
 // CPU's operation; the bf16 path also against a reference that rounds where it rounds.
-#include "kernels/cuda/cuda_ops.h"
 #include "kernels/math/half.h"
 #include "runtime/base/text.h"
-#include "tests/kernels/cuda_direct.h"
+#include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/reference/reference.h"
 
 namespace holdfast::kernels {
@@ -25,30 +24,25 @@ int64_t OutputSize(const AttentionShape& s) {
   return s.batch * s.context * s.heads * (4 * s.head_dim + 1);
 }
 
+// On a GPU `scratch` is not used.
 void Both(Stream& stream, const AttentionShape& s, const Floats& qkv, const Floats& d_out,
-          float* memory) {
+          float* memory, void* scratch) {
   float *out = memory, *log = out + d_out.size(), *d_qkv = log + s.batch * s.heads * s.context;
-  cuda::AttentionForward(stream, s, qkv.data(), out, log, nullptr);
-  cuda::AttentionBackward(stream, s, qkv.data(), out, log, d_out.data(), d_qkv, nullptr);
+  AttentionForward(stream, s, qkv.data(), out, log, scratch);
+  AttentionBackward(stream, s, qkv.data(), out, log, d_out.data(), d_qkv, scratch);
 }
 
-Outputs OnCuda(const AttentionShape& s, const Floats& qkv, const Floats& d_out) {
+Outputs AttentionOnGpu(const AttentionShape& s, const Floats& qkv, const Floats& d_out) {
   Floats memory(OutputSize(s), NAN);
-  DirectStream stream;
-  Both(stream, s, qkv, d_out, memory.data());
-  const absl::Status status = stream.Synchronize(Deadline::After(kWaitMs));
-  EXPECT_TRUE(status.ok()) << status;
+  OnGpu([&](Stream& stream) { Both(stream, s, qkv, d_out, memory.data(), nullptr); });
   return Split(s, memory);
 }
 
-Outputs OnCpu(const AttentionShape& s, const Floats& qkv, const Floats& d_out) {
+Outputs AttentionOnCpu(const AttentionShape& s, const Floats& qkv, const Floats& d_out) {
   Floats memory(OutputSize(s));
   Compute([&](Stream& stream) {
     const Buffer scratch = *CpuDevice().Allocate(AttentionScratchBytes(s));
-    float *out = memory.data(), *log = out + d_out.size();
-    float* const d_qkv = log + s.batch * s.heads * s.context;
-    AttentionForward(stream, s, qkv.data(), out, log, scratch.data());
-    AttentionBackward(stream, s, qkv.data(), out, log, d_out.data(), d_qkv, scratch.data());
+    Both(stream, s, qkv, d_out, memory.data(), scratch.data());
   });
   return Split(s, memory);
 }
@@ -91,9 +85,9 @@ Floats Rounded(Floats x) {
 void CheckExact(const AttentionShape& s, float deviation = 1.0f) {
   SCOPED_TRACE(Name(s));
   const Inputs in(s, deviation);
-  const Outputs got = OnCuda(s, in.qkv, in.d_out);
+  const Outputs got = AttentionOnGpu(s, in.qkv, in.d_out);
   EXPECT_LT(TotalError(got, ReferenceOf(s, in.qkv, in.d_out)), 1e-5);
-  const Outputs cpu = OnCpu(s, in.qkv, in.d_out);
+  const Outputs cpu = AttentionOnCpu(s, in.qkv, in.d_out);
   EXPECT_LT(TotalError(got, {Widen(cpu.out), Widen(cpu.log_sum_exp), Widen(cpu.d_qkv)}), 1e-5);
 }
 
@@ -111,7 +105,7 @@ TEST(CudaAttention, OddShapesAndLargeScores) {
   CheckExact({3, 70, 1, 31});
   CheckExact({1, 3, 1, 1});
   CheckExact({1, 140, 2, 32}, 4.0f);  // sharp softmax: the running maximum moves a lot
-  Outputs none = OnCuda({0, 5, 1, 4}, {}, {});
+  Outputs none = AttentionOnGpu({0, 5, 1, 4}, {}, {});
   EXPECT_TRUE(none.out.empty());
 }
 
@@ -122,8 +116,8 @@ TEST(CudaAttention, SameBits) {
       AttentionShape s{2, 90, 2, dim};
       s.half_products = half;
       const Inputs in(s);
-      const Floats all = SameBitsOnCuda(OutputSize(s), [&](Stream& stream, float* memory) {
-        Both(stream, s, in.qkv, in.d_out, memory);
+      const Floats all = SameBitsOnGpu(OutputSize(s), [&](Stream& stream, float* memory) {
+        Both(stream, s, in.qkv, in.d_out, memory, nullptr);
       });
       for (const float x : all) ASSERT_TRUE(std::isfinite(x));
     }
@@ -143,7 +137,7 @@ TEST(CudaAttention, VeryNegativeScores) {
   }
   for (const bool half : {false, true}) {
     s.half_products = half;
-    const Outputs got = OnCuda(s, in.qkv, in.d_out);
+    const Outputs got = AttentionOnGpu(s, in.qkv, in.d_out);
     EXPECT_LT(got.log_sum_exp.back(), -95.0f);
     const Reference want =
         ReferenceOf(s, half ? Rounded(in.qkv) : in.qkv, half ? Rounded(in.d_out) : in.d_out);
@@ -157,9 +151,9 @@ TEST(CudaAttention, ASequenceAloneHasTheSameBits) {
     two.half_products = one.half_products = half;
     const Inputs in(two);
     const int64_t n = 100 * 32;
-    const Outputs both = OnCuda(two, in.qkv, in.d_out);
-    const Outputs second = OnCuda(one, Floats(in.qkv.begin() + 3 * n, in.qkv.end()),
-                                  Floats(in.d_out.begin() + n, in.d_out.end()));
+    const Outputs both = AttentionOnGpu(two, in.qkv, in.d_out);
+    const Outputs second = AttentionOnGpu(one, Floats(in.qkv.begin() + 3 * n, in.qkv.end()),
+                                          Floats(in.d_out.begin() + n, in.d_out.end()));
     EXPECT_EQ(Floats(both.out.begin() + n, both.out.end()), second.out);
     EXPECT_EQ(Floats(both.d_qkv.begin() + 3 * n, both.d_qkv.end()), second.d_qkv);
   }
@@ -170,9 +164,9 @@ TEST(CudaAttention, IsCausalToTheBit) {
     AttentionShape s{1, 100, 1, 16};
     s.half_products = half;
     Inputs in(s);
-    const Outputs before = OnCuda(s, in.qkv, in.d_out);
+    const Outputs before = AttentionOnGpu(s, in.qkv, in.d_out);
     for (int64_t i = 3 * 16 * 50; i < 3 * 16 * 100; ++i) in.qkv[i] += 1.0f;
-    const Outputs after = OnCuda(s, in.qkv, in.d_out);
+    const Outputs after = AttentionOnGpu(s, in.qkv, in.d_out);
     EXPECT_EQ(Floats(before.out.begin(), before.out.begin() + 800),
               Floats(after.out.begin(), after.out.begin() + 800));
     EXPECT_NE(before.out, after.out);
@@ -185,7 +179,7 @@ TEST(CudaAttention, NanReachesTheGradient) {
     s.half_products = half;
     Inputs in(s);
     in.qkv[0] = NAN;
-    const Outputs got = OnCuda(s, in.qkv, in.d_out);
+    const Outputs got = AttentionOnGpu(s, in.qkv, in.d_out);
     EXPECT_TRUE(std::isnan(got.out[0]));
     EXPECT_TRUE(std::isnan(got.d_qkv[0]));
   }
@@ -198,7 +192,7 @@ void CheckHalf(const AttentionShape& shape) {
   AttentionShape s = shape;
   s.half_products = true;
   const Inputs in(s);
-  const Outputs got = OnCuda(s, in.qkv, in.d_out);
+  const Outputs got = AttentionOnGpu(s, in.qkv, in.d_out);
   const Reference exact = ReferenceOf(s, in.qkv, in.d_out);
   EXPECT_LT(NormError(got.out, exact.out), 1e-2);
   EXPECT_LT(NormError(got.d_qkv, exact.d_qkv), 1e-2);
@@ -247,16 +241,16 @@ TEST(CudaAttention, HalfForwardRoundsWhereItSays) {
     }
     for (int64_t i = 0; i < 64; ++i) want[t * 64 + i] /= total;
   }
-  EXPECT_LT(NormError(OnCuda(s, in.qkv, in.d_out).out, want), 5e-5);
+  EXPECT_LT(NormError(AttentionOnGpu(s, in.qkv, in.d_out).out, want), 5e-5);
 }
 
 // Beyond 128 dimensions all products are exact.
 TEST(CudaAttention, HalfProductsOfWideHeadsAreExact) {
   AttentionShape s{1, 20, 1, 160};
   const Inputs in(s);
-  const Outputs exact = OnCuda(s, in.qkv, in.d_out);
+  const Outputs exact = AttentionOnGpu(s, in.qkv, in.d_out);
   s.half_products = true;
-  EXPECT_EQ(OnCuda(s, in.qkv, in.d_out).d_qkv, exact.d_qkv);
+  EXPECT_EQ(AttentionOnGpu(s, in.qkv, in.d_out).d_qkv, exact.d_qkv);
 }
 
 }  // namespace

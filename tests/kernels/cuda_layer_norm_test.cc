@@ -1,6 +1,5 @@
 // Layer norm for GPUs, run on the CPU, against the reference in double and the CPU's operation.
-#include "kernels/cuda/cuda_ops.h"
-#include "tests/kernels/cuda_direct.h"
+#include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/reference/reference.h"
 
 namespace holdfast::kernels {
@@ -41,31 +40,27 @@ LayerNormOutputs Split(const LayerNormShape& s, const Floats& all) {
 }
 int64_t OutputSize(const LayerNormShape& s) { return 2 * (s.rows * s.cols + s.cols + s.rows); }
 
-// Both passes of one backend; added to `before` where asked for.
-template <typename Forward, typename Backward>
-void Both(const LayerNormShape& s, const LayerNormInputs& in, bool add, Forward* forward,
-          Backward* backward, Stream& stream, float* memory) {
+// Both passes; added to `before` where asked for.
+void Both(const LayerNormShape& s, const LayerNormInputs& in, bool add, Stream& stream,
+          float* memory) {
   const int64_t n = s.rows * s.cols;
   float *out = memory, *dx = out + n, *d_gain = dx + n, *d_bias = d_gain + s.cols;
   float *mean = d_bias + s.cols, *rstd = mean + s.rows;
   if (add) std::copy(in.before.begin(), in.before.end(), dx);
-  forward(stream, s, in.x.data(), in.gain.data(), in.bias.data(), out, mean, rstd);
-  backward(stream, s, in.x.data(), in.gain.data(), mean, rstd, in.d_out.data(),
-           {dx, d_gain, d_bias, add});
+  LayerNormForward(stream, s, in.x.data(), in.gain.data(), in.bias.data(), out, mean, rstd);
+  LayerNormBackward(stream, s, in.x.data(), in.gain.data(), mean, rstd, in.d_out.data(),
+                    {dx, d_gain, d_bias, add});
 }
 
-LayerNormOutputs OnCuda(const LayerNormShape& s, const LayerNormInputs& in, bool add) {
-  return Split(s, SameBitsOnCuda(OutputSize(s), [&](Stream& stream, float* memory) {
-                 Both(s, in, add, &cuda::LayerNormForward, &cuda::LayerNormBackward, stream,
-                      memory);
+LayerNormOutputs NormOnGpu(const LayerNormShape& s, const LayerNormInputs& in, bool add) {
+  return Split(s, SameBitsOnGpu(OutputSize(s), [&](Stream& stream, float* memory) {
+                 Both(s, in, add, stream, memory);
                }));
 }
 
-LayerNormOutputs OnCpu(const LayerNormShape& s, const LayerNormInputs& in) {
+LayerNormOutputs NormOnCpu(const LayerNormShape& s, const LayerNormInputs& in) {
   Floats memory(OutputSize(s));
-  Compute([&](Stream& stream) {
-    Both(s, in, false, &LayerNormForward, &LayerNormBackward, stream, memory.data());
-  });
+  Compute([&](Stream& stream) { Both(s, in, false, stream, memory.data()); });
   return Split(s, memory);
 }
 
@@ -80,7 +75,7 @@ void CheckGradients(const LayerNormShape& s, const LayerNormOutputs& got, const 
 void Check(const LayerNormShape& s) {
   SCOPED_TRACE(::testing::Message() << s.rows << " x " << s.cols);
   const LayerNormInputs in(s);
-  const LayerNormOutputs got = OnCuda(s, in, false);
+  const LayerNormOutputs got = NormOnGpu(s, in, false);
   const Doubles x = Widen(in.x), gain = Widen(in.gain);
   EXPECT_LT(
       NormError(got.out, reference::LayerNorm(s.rows, s.cols, s.epsilon, x, gain, Widen(in.bias))),
@@ -89,13 +84,13 @@ void Check(const LayerNormShape& s) {
       reference::LayerNormBackward(s.rows, s.cols, s.epsilon, x, gain, Widen(in.d_out));
   CheckGradients(s, got, want.dx, want.d_gain, want.d_bias);
 
-  const LayerNormOutputs cpu = OnCpu(s, in);
+  const LayerNormOutputs cpu = NormOnCpu(s, in);
   EXPECT_LT(NormError(got.out, Widen(cpu.out)), 1e-6);
   EXPECT_LT(NormError(got.mean, Widen(cpu.mean)), 1e-6);
   EXPECT_LT(NormError(got.rstd, Widen(cpu.rstd)), 1e-6);
   CheckGradients(s, got, Widen(cpu.dx), Widen(cpu.d_gain), Widen(cpu.d_bias));
 
-  const LayerNormOutputs added = OnCuda(s, in, true);
+  const LayerNormOutputs added = NormOnGpu(s, in, true);
   for (int64_t i = 0; i < s.rows * s.cols; ++i) ASSERT_EQ(added.dx[i], in.before[i] + got.dx[i]);
   EXPECT_EQ(added.d_gain, got.d_gain);
 }
@@ -113,28 +108,29 @@ TEST(CudaLayerNorm, BackwardInPlaceAndRowsAlone) {
   for (const int64_t cols : {96, 1030, 8200}) {
     const LayerNormShape s{40, cols};
     const LayerNormInputs in(s);
-    const LayerNormOutputs want = OnCuda(s, in, false);
+    const LayerNormOutputs want = NormOnGpu(s, in, false);
     Floats in_place = in.d_out, d_gain(cols), d_bias(cols);
-    DirectStream stream;
-    cuda::LayerNormBackward(stream, s, in.x.data(), in.gain.data(), want.mean.data(),
-                            want.rstd.data(), in_place.data(),
-                            {in_place.data(), d_gain.data(), d_bias.data(), false});
+    Floats row(cols), mean(1), rstd(1);
+    OnGpu([&](Stream& stream) {
+      LayerNormBackward(stream, s, in.x.data(), in.gain.data(), want.mean.data(), want.rstd.data(),
+                        in_place.data(), {in_place.data(), d_gain.data(), d_bias.data(), false});
+      LayerNormForward(stream, {1, cols}, &in.x[7 * cols], in.gain.data(), in.bias.data(),
+                       row.data(), mean.data(), rstd.data());
+    });
     EXPECT_EQ(in_place, want.dx);
     EXPECT_EQ(d_gain, want.d_gain);
     EXPECT_EQ(d_bias, want.d_bias);
-    Floats row(cols), mean(1), rstd(1);
-    cuda::LayerNormForward(stream, {1, cols}, &in.x[7 * cols], in.gain.data(), in.bias.data(),
-                           row.data(), mean.data(), rstd.data());
     EXPECT_EQ(row, Floats(&want.out[7 * cols], &want.out[8 * cols]));
   }
 }
 
 TEST(CudaLayerNorm, NoRowsHaveNoGradient) {
   Floats d_gain(8, NAN), d_bias(8, NAN);
-  DirectStream stream;
-  cuda::LayerNormForward(stream, {0, 8}, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
-  cuda::LayerNormBackward(stream, {0, 8}, nullptr, nullptr, nullptr, nullptr, nullptr,
-                          {nullptr, d_gain.data(), d_bias.data(), false});
+  OnGpu([&](Stream& stream) {
+    LayerNormForward(stream, {0, 8}, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
+    LayerNormBackward(stream, {0, 8}, nullptr, nullptr, nullptr, nullptr, nullptr,
+                      {nullptr, d_gain.data(), d_bias.data(), false});
+  });
   EXPECT_EQ(d_gain, Floats(8, 0.0f));
   EXPECT_EQ(d_bias, Floats(8, 0.0f));
 }

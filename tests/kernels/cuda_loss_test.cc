@@ -1,6 +1,5 @@
 // The loss for GPUs, run on the CPU, against the reference in double and the CPU's operation.
-#include "kernels/cuda/cuda_ops.h"
-#include "tests/kernels/cuda_direct.h"
+#include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/reference/reference.h"
 
 namespace holdfast::kernels {
@@ -15,11 +14,11 @@ void Check(const LogitsShape& s) {
   auto targets = Integers(2, s.rows, static_cast<int32_t>(s.vocab));
   if (s.rows > 4) targets[4] = -1;
   constexpr float kScale = 0.25f;
-  const Floats all = SameBitsOnCuda(n + 2 * s.rows, [&](Stream& stream, float* memory) {
+  const Floats all = SameBitsOnGpu(n + 2 * s.rows, [&](Stream& stream, float* memory) {
     std::copy(logits.begin(), logits.end(), memory);
     float* const losses = memory + n;
-    cuda::CrossEntropyLoss(stream, s, targets.data(), memory, losses + s.rows);
-    cuda::SoftmaxCrossEntropy(stream, s, targets.data(), kScale, memory, losses);
+    CrossEntropyLoss(stream, s, targets.data(), memory, losses + s.rows);
+    SoftmaxCrossEntropy(stream, s, targets.data(), kScale, memory, losses);
   });
   const Floats gradient(all.begin(), all.begin() + n);
   const Floats losses(all.begin() + n, all.begin() + n + s.rows),
@@ -53,11 +52,12 @@ TEST(CudaCrossEntropy, LeadingDimensionAndRowsAlone) {
   const auto targets = Integers(2, 6, 50);
   Floats a = logits, b(6 * 64, 9.0f), c = logits, losses_a(6), losses_b(6), losses_c(6);
   for (int r = 0; r < 6; ++r) std::copy_n(&logits[r * 50], 50, &b[r * 64]);
-  DirectStream stream;
-  cuda::SoftmaxCrossEntropy(stream, dense, targets.data(), 1.0f, a.data(), losses_a.data());
-  cuda::SoftmaxCrossEntropy(stream, strided, targets.data(), 1.0f, b.data(), losses_b.data());
-  for (int r = 0; r < 6; ++r)
-    cuda::SoftmaxCrossEntropy(stream, row, &targets[r], 1.0f, &c[r * 50], &losses_c[r]);
+  OnGpu([&](Stream& stream) {
+    SoftmaxCrossEntropy(stream, dense, targets.data(), 1.0f, a.data(), losses_a.data());
+    SoftmaxCrossEntropy(stream, strided, targets.data(), 1.0f, b.data(), losses_b.data());
+    for (int r = 0; r < 6; ++r)
+      SoftmaxCrossEntropy(stream, row, &targets[r], 1.0f, &c[r * 50], &losses_c[r]);
+  });
   EXPECT_EQ(losses_a, losses_b);
   EXPECT_EQ(losses_a, losses_c);
   EXPECT_EQ(a, c);
@@ -72,8 +72,9 @@ TEST(CudaCrossEntropy, NonFiniteLogitsShow) {
       Floats logits = Normal(1, 300), losses(1);
       const int32_t target = 3;
       logits[at] = bad;
-      DirectStream stream;
-      cuda::SoftmaxCrossEntropy(stream, {1, 300}, &target, 1.0f, logits.data(), losses.data());
+      OnGpu([&](Stream& stream) {
+        SoftmaxCrossEntropy(stream, {1, 300}, &target, 1.0f, logits.data(), losses.data());
+      });
       EXPECT_FALSE(std::isfinite(losses[0])) << bad << " at " << at;
       EXPECT_FALSE(std::isfinite(logits[3]));
     }
@@ -83,8 +84,9 @@ TEST(CudaCrossEntropy, NonFiniteLogitsShow) {
 TEST(CudaCrossEntropy, HugeAndAbsentLogits) {
   Floats logits = {1000.0f, -1000.0f, 999.0f, -kInfinity, -kInfinity}, losses(1);
   const int32_t target = 1;
-  DirectStream stream;
-  cuda::SoftmaxCrossEntropy(stream, {1, 5}, &target, 1.0f, logits.data(), losses.data());
+  OnGpu([&](Stream& stream) {
+    SoftmaxCrossEntropy(stream, {1, 5}, &target, 1.0f, logits.data(), losses.data());
+  });
   EXPECT_NEAR(losses[0], 2000.3133f, 1e-3);
   EXPECT_NEAR(logits[0], 0.7310586f, 1e-6);
   EXPECT_EQ(logits[1], -1.0f);
@@ -92,7 +94,9 @@ TEST(CudaCrossEntropy, HugeAndAbsentLogits) {
   Floats none(300, -kInfinity);  // of whole threads, too
   none[0] = 2.0f;
   const int32_t first = 0;
-  cuda::SoftmaxCrossEntropy(stream, {1, 300}, &first, 1.0f, none.data(), losses.data());
+  OnGpu([&](Stream& stream) {
+    SoftmaxCrossEntropy(stream, {1, 300}, &first, 1.0f, none.data(), losses.data());
+  });
   EXPECT_EQ(losses[0], 0.0f);
   EXPECT_EQ(none, Floats(300, 0.0f));
 }
@@ -101,8 +105,9 @@ TEST(CudaArgMaxHits, FirstLargestWins) {
   const Floats logits = {1, 3, 3, 0, 1, 3, 3, 0, NAN, 1, 2, 3, 5, 4, 3, 2};
   const std::vector<int32_t> targets = {1, 2, 0, -1};
   Floats hits(4);
-  DirectStream stream;
-  cuda::ArgMaxHits(stream, {4, 4}, targets.data(), logits.data(), hits.data());
+  OnGpu([&](Stream& stream) {
+    ArgMaxHits(stream, {4, 4}, targets.data(), logits.data(), hits.data());
+  });
   EXPECT_EQ(hits, (Floats{1, 0, 0, 0}));
 }
 
@@ -120,8 +125,7 @@ TEST(CudaArgMaxHits, AgreesWithTheCpu) {
   Floats want(s.rows), got(s.rows, NAN);
   Compute(
       [&](Stream& stream) { ArgMaxHits(stream, s, targets.data(), logits.data(), want.data()); });
-  DirectStream stream;
-  cuda::ArgMaxHits(stream, s, targets.data(), logits.data(), got.data());
+  OnGpu([&](Stream& stream) { ArgMaxHits(stream, s, targets.data(), logits.data(), got.data()); });
   EXPECT_EQ(got, want);
   EXPECT_GT(std::count(got.begin(), got.end(), 1.0f), 10);
 }

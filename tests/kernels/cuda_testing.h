@@ -106,4 +106,34 @@ inline void ExpectSameAsCpu(const Memories& arrays, const Work& work) {
   emulation::ShuffleBlocks(0);
 }
 
+// `work` on a stream of GPU 0, to its end. The emulation's device memory is the host's: a test may
+// hand its own arrays to the kernels.
+inline void OnGpu(const std::function<void(Stream&)>& work) {
+  const std::unique_ptr<Stream> stream = Gpu().NewStream();
+  work(*stream);
+  const absl::Status status = stream->Synchronize(Deadline::After(kWaitMs));
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// `work` launches kernels that write to `out` (NaN before). Returns the output, after checking that
+// it has the same bits again, with blocks and threads in another order, and with the output shifted
+// off its alignment by one float.
+inline Floats SameBitsOnGpu(int64_t size, const std::function<void(Stream&, float* out)>& work) {
+  const auto run = [&](uint64_t seed, int64_t shift) {
+    emulation::ShuffleBlocks(seed);
+    Floats memory(size + shift, NAN);
+    OnGpu([&](Stream& stream) { work(stream, memory.data() + shift); });
+    emulation::ShuffleBlocks(0);
+    return Floats(memory.begin() + shift, memory.end());
+  };
+  const Floats first = run(0, 0);
+  const auto expect_same = [&](const Floats& other, const char* where) {
+    EXPECT_EQ(0, std::memcmp(first.data(), other.data(), first.size() * sizeof(float))) << where;
+  };
+  expect_same(run(0, 0), "again");
+  expect_same(run(7, 0), "blocks and threads in another order");
+  expect_same(run(0, 1), "output shifted");
+  return first;
+}
+
 }  // namespace holdfast::kernels::testing
