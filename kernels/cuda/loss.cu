@@ -108,8 +108,10 @@ __global__ void __launch_bounds__(kRowThreadsMax)
   const float best = target < 0 ? 0.0f : x[target];
   bool miss = target < 0 || !(best == best);
 #pragma unroll kLoads
-  for (int64_t c = threadIdx.x; c < vocab; c += blockDim.x)
-    miss = miss || !(c < target ? x[c] < best : x[c] <= best);
+  for (int64_t c = threadIdx.x; c < vocab; c += blockDim.x) {
+    const float v = x[c];
+    miss |= !(c < target ? v < best : v <= best);
+  }
   const float any =
       BlockReduce(miss ? 1.0f : 0.0f, static_cast<int>(blockDim.x) / 32, parts, Largest());
   if (threadIdx.x == 0) hits[row] = 1.0f - any;
