@@ -156,6 +156,28 @@ TEST(Emulated, KilledInTheStateTransfer) {
   ExpectGoodEnd(run);
 }
 
+// Another machine's GPU asks to be taken in while a rank of this one dies.
+TEST(Emulated, ARankIsLostWhileAnotherMachineJoins) {
+  TestRedis redis;
+  const Flags flags = {{"redis", redis.url()}, {"run", "join-and-loss"}};
+  const auto with = [&](const std::string& workers, const std::string& gpus) {
+    RunSpec spec{.flags = flags, .env = redis.env(), .failpoints = "step.begin=sleep(60)"};
+    spec.flags["workers"] = workers;
+    spec.env["CUDA_VISIBLE_DEVICES"] = gpus;
+    return spec;
+  };
+  TrainRun first(with("2", "0,1"));
+  ASSERT_TRUE(first.WaitForStep(8));
+  TrainRun second(with("1", "2"));
+  first.Do({.kind = FaultKind::kKillWorker, .slot = 1, .at_step = 12});
+  EXPECT_EQ(first.Wait(kEmulatedMs), 0) << first.Output();
+  EXPECT_EQ(second.Wait(kEmulatedMs), 0) << second.Output();
+  ExpectSameBits(first.dir());
+  const auto steps = chaos::ReadSteps(first.dir());
+  ASSERT_TRUE(steps.ok() && !steps->lines.empty());
+  EXPECT_EQ(steps->lines.back().world_size, 3) << "the other machine and the replacement are in";
+}
+
 // ---- Mixed fleets, precision
 
 TEST(Emulated, ACpuWorkerDoesNotJoinARunOnGpus) {
