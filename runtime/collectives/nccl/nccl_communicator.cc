@@ -7,10 +7,16 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kPollMs = 10;   // how often Health() asks NCCL
-constexpr int64_t kGraceMs = 50;  // for the links to name who died, when NCCL was faster
+constexpr int64_t kPollMs = 10;  // how often Health() asks NCCL
 
 }  // namespace
+
+absl::Status LinksWord(const Communicator& links) {
+  constexpr int64_t kGraceMs = 200;
+  const Deadline grace = Deadline::After(kGraceMs);
+  for (BackOff back_off; links.Health().ok() && !grace.passed();) back_off.Pause();
+  return links.Health();
+}
 
 NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> links,
                                    std::shared_ptr<NcclGroup> group,
@@ -58,11 +64,7 @@ absl::Status NcclCommunicator::Health() const {
 // An error of this member's own ends the work of all: the links carry it. Where they know more (the
 // peer whose death NCCL reports as a network error), theirs is the error.
 absl::Status NcclCommunicator::Fail(const absl::Status& status) const {
-  if (absl::IsAborted(status)) {
-    const Deadline grace = Deadline::After(kGraceMs);
-    for (BackOff back_off; links_->Health().ok() && !grace.passed();) back_off.Pause();
-    HF_RETURN_IF_ERROR(links_->Health());
-  }
+  if (absl::IsAborted(status)) HF_RETURN_IF_ERROR(LinksWord(*links_));
   const absl::Status mine = Annotate(status, Cat("rank ", rank()));
   {
     std::lock_guard<std::mutex> lock(mu_);

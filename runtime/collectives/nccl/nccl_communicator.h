@@ -22,6 +22,10 @@
 
 namespace holdfast {
 
+// What the links say after NCCL reported an error. A moment is left to them: what NCCL calls a
+// network error is often the death of a peer, and they know whose.
+absl::Status LinksWord(const Communicator& links);
+
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::unique_ptr<Communicator> links, std::shared_ptr<NcclGroup> group,

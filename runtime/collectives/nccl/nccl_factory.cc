@@ -96,7 +96,8 @@ class Factory final : public NcclFactory {
     absl::Status joined = Meet(joining, *group);
     if (joined.ok()) joined = group->FirstContact([&] { return joining.Check(); });
     if (!joined.ok()) {
-      joined = WithCause(joined, *links);
+      if (absl::Status word; absl::IsAborted(joined) && !(word = LinksWord(*links)).ok())
+        joined = word;
       // First the links, so that no other member waits for this one while it aborts.
       links->Abort(joined);
       NcclGroup::Abort({former_.get(), group.get()});
@@ -108,14 +109,6 @@ class Factory final : public NcclFactory {
   }
 
  private:
-  // What NCCL calls a network error is often the death of a peer, of which the links know more.
-  static absl::Status WithCause(const absl::Status& status, const Communicator& links) {
-    if (!absl::IsAborted(status)) return status;
-    const Deadline grace = Deadline::After(50);
-    for (BackOff back_off; links.Health().ok() && !grace.passed();) back_off.Pause();
-    return links.Health().ok() ? status : links.Health();
-  }
-
   absl::Status Meet(Joining& joining, NcclGroup& group) {
     const auto check = [&joining] { return joining.Check(); };
     JoinRow mine;
