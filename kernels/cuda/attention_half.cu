@@ -1,6 +1,6 @@
 // Attention on the tensor cores, bf16 factors. Blocks are sized for two limits.
 //   Registers: nothing is spilled on sm_80 and sm_90 (nvcc 13.0, -Xptxas -v). Of a thread on sm_90,
-//     for head_dim 32, 64, 128: forward 93, 122, 176; dK/dV 126, 168, 232; dQ 104, 145, 189. So an
+//     for head_dim 32, 64, 128: forward 95, 122, 176; dK/dV 125, 168, 232; dQ 107, 146, 190. So an
 //     SM holds 16, 16, 8 warps forward and 16, 12, 8 backward.
 //   The L2 cache: with R rows a forward pass reads 2 / R bytes an operation, dK/dV 1 / R, dQ
 //     4 / (3 R). At 5.5 TB/s (an H100's, as measured by others) 128 rows allow 350 TFLOP/s forward,

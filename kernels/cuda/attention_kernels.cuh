@@ -102,7 +102,8 @@ __global__ void __launch_bounds__(Engine::kThreads, kBlocksOfSm)
 #pragma unroll 1
   for (int k0 = 0; k0 < end; k0 += Engine::kCols) {
     const bool more = k0 + Engine::kCols < end;
-    const bool sees = k0 <= q0 + Engine::LastRow();  // the warp: any of its rows
+    // The warp: any of its rows that exist.
+    const bool sees = k0 <= q0 + Engine::LastRow() && q0 + Engine::FirstRow() < a.context;
     typename Engine::Scores scores = {};
     next.Fetch(a, v_rows, k0);
     __syncthreads();  // k_tile is there, v_tile is free
@@ -264,8 +265,9 @@ __global__ void __launch_bounds__(Engine::kThreads, kBlocksOfSm)
     const Element* const d_col_tile = d_cols + stage * Tiles::kColElements;
     const float* const col_statistics = statistics + stage * 2 * kCols;
     const int ahead = col0 - row0;
-    // The warp: any of its rows sees a column, any of its rows does not.
-    const bool sees = kKeys ? Engine::FirstRow() < kCols + ahead : ahead <= Engine::LastRow();
+    // The warp: any of its rows that exist sees a column, any of its rows does not.
+    const bool sees = (kKeys ? Engine::FirstRow() < kCols + ahead : ahead <= Engine::LastRow()) &&
+                      row0 + Engine::FirstRow() < a.context;
     const bool masks = kKeys ? Engine::LastRow() > ahead : kCols + ahead > Engine::FirstRow() + 1;
     __syncthreads();  // this stage is there, the other one is free
     if (more) {

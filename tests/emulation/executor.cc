@@ -38,14 +38,20 @@ void Acquire([[maybe_unused]] void* at) {
 
 std::string Where(Site site) { return Cat(site.file, ":", site.line); }
 std::string Text(uint3 i) { return Cat("(", i.x, ",", i.y, ",", i.z, ")"); }
-bool Same(Site a, Site b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
+bool Same(Site a, Site b) {
+  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
+}
 
 }  // namespace
 
 Executor& Executor::Mine() {
-  thread_local std::unique_ptr<Executor> mine;
-  if (mine == nullptr) mine = std::make_unique<Executor>();
-  return *mine;
+  // Asked for at every step of a kernel: the pointer alone needs no guard.
+  constinit thread_local Executor* known = nullptr;
+  if (known == nullptr) {
+    thread_local std::unique_ptr<Executor> mine = std::make_unique<Executor>();
+    known = mine.get();
+  }
+  return *known;
 }
 
 void Executor::Begin(const std::vector<int>& order, const std::function<void()>& body,
