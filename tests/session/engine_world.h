@@ -88,6 +88,12 @@ class SpyCommunicator final : public Communicator {
     return inner_->Broadcast(data, root, tag);
   }
   Ticket Barrier(OpTag tag) override { return inner_->Barrier(tag); }
+  // A GPU's own lane is not looked at.
+  Communicator& OnDevice() override {
+    Communicator& lane = inner_->OnDevice();
+    return &lane == inner_.get() ? *this : lane;
+  }
+  void After(const kernels::Event& event) override { inner_->After(event); }
   absl::Status Wait(Ticket ticket, Deadline deadline) override {
     const absl::Status status = inner_->Wait(ticket, deadline);
     if (flip_ != nullptr) *std::exchange(flip_, nullptr) ^= 1 << 20;
