@@ -1,8 +1,8 @@
-// The attention kernels for GPUs, run on the CPU: against the reference in double and against the
+// The attention kernels for GPUs: against the reference in double and against the
 // CPU's operation; the bf16 path also against a reference that rounds where it rounds.
 #include "kernels/math/half.h"
 #include "runtime/base/text.h"
-#include "tests/kernels/cuda_testing.h"
+#include "tests/kernels/cuda_run.h"
 #include "tests/kernels/reference/reference.h"
 
 namespace holdfast::kernels {
@@ -24,25 +24,27 @@ int64_t OutputSize(const AttentionShape& s) {
   return s.batch * s.context * s.heads * (4 * s.head_dim + 1);
 }
 
-// On a GPU `scratch` is not used.
-void Both(Stream& stream, const AttentionShape& s, const Floats& qkv, const Floats& d_out,
+// qkv and d_out where the stream reads them; on a GPU `scratch` is not used.
+void Both(Stream& stream, const AttentionShape& s, const float* qkv, const float* d_out,
           float* memory, void* scratch) {
-  float *out = memory, *log = out + d_out.size(), *d_qkv = log + s.batch * s.heads * s.context;
-  AttentionForward(stream, s, qkv.data(), out, log, scratch);
-  AttentionBackward(stream, s, qkv.data(), out, log, d_out.data(), d_qkv, scratch);
+  float *out = memory, *log = out + s.batch * s.context * s.heads * s.head_dim;
+  float* const d_qkv = log + s.batch * s.heads * s.context;
+  AttentionForward(stream, s, qkv, out, log, scratch);
+  AttentionBackward(stream, s, qkv, out, log, d_out, d_qkv, scratch);
 }
 
 Outputs AttentionOnGpu(const AttentionShape& s, const Floats& qkv, const Floats& d_out) {
-  Floats memory(OutputSize(s), NAN);
-  OnGpu([&](Stream& stream) { Both(stream, s, qkv, d_out, memory.data(), nullptr); });
-  return Split(s, memory);
+  CudaRun run;
+  float* const memory = run.Fresh(OutputSize(s));
+  Both(run.stream(), s, run.On(qkv), run.On(d_out), memory, nullptr);
+  return Split(s, run.Read(memory, OutputSize(s)));
 }
 
 Outputs AttentionOnCpu(const AttentionShape& s, const Floats& qkv, const Floats& d_out) {
   Floats memory(OutputSize(s));
   Compute([&](Stream& stream) {
     const Buffer scratch = *CpuDevice().Allocate(AttentionScratchBytes(s));
-    Both(stream, s, qkv, d_out, memory.data(), scratch.data());
+    Both(stream, s, qkv.data(), d_out.data(), memory.data(), scratch.data());
   });
   return Split(s, memory);
 }
@@ -116,8 +118,8 @@ TEST(CudaAttention, SameBits) {
       AttentionShape s{2, 90, 2, dim};
       s.half_products = half;
       const Inputs in(s);
-      const Floats all = SameBitsOnGpu(OutputSize(s), [&](Stream& stream, float* memory) {
-        Both(stream, s, in.qkv, in.d_out, memory, nullptr);
+      const Floats all = SameBitsOnGpu(OutputSize(s), [&](CudaRun& run, float* memory) {
+        Both(run.stream(), s, run.On(in.qkv), run.On(in.d_out), memory, nullptr);
       });
       for (const float x : all) ASSERT_TRUE(std::isfinite(x));
     }

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "kernels/cuda/stream.h"
 #include "tests/emulation/faults.h"
+#include "tests/emulation/simt.h"
 #include "tests/kernels/cuda_testing.h"
 
 namespace holdfast::kernels {

@@ -1,5 +1,5 @@
-// Layer norm for GPUs, run on the CPU, against the reference in double and the CPU's operation.
-#include "tests/kernels/cuda_testing.h"
+// Layer norm for GPUs, against the reference in double and the CPU's operation.
+#include "tests/kernels/cuda_run.h"
 #include "tests/kernels/reference/reference.h"
 
 namespace holdfast::kernels {
@@ -40,27 +40,36 @@ LayerNormOutputs Split(const LayerNormShape& s, const Floats& all) {
 }
 int64_t OutputSize(const LayerNormShape& s) { return 2 * (s.rows * s.cols + s.cols + s.rows); }
 
-// Both passes; added to `before` where asked for.
-void Both(const LayerNormShape& s, const LayerNormInputs& in, bool add, Stream& stream,
+// The inputs where a backend reads them.
+struct LayerNormData {
+  const float *x, *gain, *bias, *d_out;
+};
+
+// Both passes; `add`: to what dx holds.
+void Both(Stream& stream, const LayerNormShape& s, const LayerNormData& in, bool add,
           float* memory) {
   const int64_t n = s.rows * s.cols;
   float *out = memory, *dx = out + n, *d_gain = dx + n, *d_bias = d_gain + s.cols;
   float *mean = d_bias + s.cols, *rstd = mean + s.rows;
-  if (add) std::copy(in.before.begin(), in.before.end(), dx);
-  LayerNormForward(stream, s, in.x.data(), in.gain.data(), in.bias.data(), out, mean, rstd);
-  LayerNormBackward(stream, s, in.x.data(), in.gain.data(), mean, rstd, in.d_out.data(),
-                    {dx, d_gain, d_bias, add});
+  LayerNormForward(stream, s, in.x, in.gain, in.bias, out, mean, rstd);
+  LayerNormBackward(stream, s, in.x, in.gain, mean, rstd, in.d_out, {dx, d_gain, d_bias, add});
 }
 
 LayerNormOutputs NormOnGpu(const LayerNormShape& s, const LayerNormInputs& in, bool add) {
-  return Split(s, SameBitsOnGpu(OutputSize(s), [&](Stream& stream, float* memory) {
-                 Both(s, in, add, stream, memory);
+  return Split(s, SameBitsOnGpu(OutputSize(s), [&](CudaRun& run, float* memory) {
+                 if (add) run.Write(in.before, memory + s.rows * s.cols);
+                 Both(run.stream(), s,
+                      {run.On(in.x), run.On(in.gain), run.On(in.bias), run.On(in.d_out)}, add,
+                      memory);
                }));
 }
 
 LayerNormOutputs NormOnCpu(const LayerNormShape& s, const LayerNormInputs& in) {
   Floats memory(OutputSize(s));
-  Compute([&](Stream& stream) { Both(s, in, false, stream, memory.data()); });
+  Compute([&](Stream& stream) {
+    Both(stream, s, {in.x.data(), in.gain.data(), in.bias.data(), in.d_out.data()}, false,
+         memory.data());
+  });
   return Split(s, memory);
 }
 
@@ -109,30 +118,28 @@ TEST(CudaLayerNorm, BackwardInPlaceAndRowsAlone) {
     const LayerNormShape s{40, cols};
     const LayerNormInputs in(s);
     const LayerNormOutputs want = NormOnGpu(s, in, false);
-    Floats in_place = in.d_out, d_gain(cols), d_bias(cols);
-    Floats row(cols), mean(1), rstd(1);
-    OnGpu([&](Stream& stream) {
-      LayerNormBackward(stream, s, in.x.data(), in.gain.data(), want.mean.data(), want.rstd.data(),
-                        in_place.data(), {in_place.data(), d_gain.data(), d_bias.data(), false});
-      LayerNormForward(stream, {1, cols}, &in.x[7 * cols], in.gain.data(), in.bias.data(),
-                       row.data(), mean.data(), rstd.data());
-    });
-    EXPECT_EQ(in_place, want.dx);
-    EXPECT_EQ(d_gain, want.d_gain);
-    EXPECT_EQ(d_bias, want.d_bias);
-    EXPECT_EQ(row, Floats(&want.out[7 * cols], &want.out[8 * cols]));
+    CudaRun run;
+    float *in_place = run.On(in.d_out), *d_gain = run.Fresh(cols), *d_bias = run.Fresh(cols);
+    LayerNormBackward(run.stream(), s, run.On(in.x), run.On(in.gain), run.On(want.mean),
+                      run.On(want.rstd), in_place, {in_place, d_gain, d_bias, false});
+    EXPECT_EQ(run.Read(in_place, s.rows * cols), want.dx);
+    EXPECT_EQ(run.Read(d_gain, cols), want.d_gain);
+    EXPECT_EQ(run.Read(d_bias, cols), want.d_bias);
+    float *row = run.Fresh(cols), *mean = run.Fresh(1), *rstd = run.Fresh(1);
+    LayerNormForward(run.stream(), {1, cols}, run.On(in.x) + 7 * cols, run.On(in.gain),
+                     run.On(in.bias), row, mean, rstd);
+    EXPECT_EQ(run.Read(row, cols), Floats(&want.out[7 * cols], &want.out[8 * cols]));
   }
 }
 
 TEST(CudaLayerNorm, NoRowsHaveNoGradient) {
-  Floats d_gain(8, NAN), d_bias(8, NAN);
-  OnGpu([&](Stream& stream) {
-    LayerNormForward(stream, {0, 8}, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
-    LayerNormBackward(stream, {0, 8}, nullptr, nullptr, nullptr, nullptr, nullptr,
-                      {nullptr, d_gain.data(), d_bias.data(), false});
-  });
-  EXPECT_EQ(d_gain, Floats(8, 0.0f));
-  EXPECT_EQ(d_bias, Floats(8, 0.0f));
+  CudaRun run;
+  float *d_gain = run.Fresh(8), *d_bias = run.Fresh(8);
+  LayerNormForward(run.stream(), {0, 8}, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
+  LayerNormBackward(run.stream(), {0, 8}, nullptr, nullptr, nullptr, nullptr, nullptr,
+                    {nullptr, d_gain, d_bias, false});
+  EXPECT_EQ(run.Read(d_gain, 8), Floats(8, 0.0f));
+  EXPECT_EQ(run.Read(d_bias, 8), Floats(8, 0.0f));
 }
 
 }  // namespace

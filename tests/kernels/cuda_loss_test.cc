@@ -1,5 +1,5 @@
-// The loss for GPUs, run on the CPU, against the reference in double and the CPU's operation.
-#include "tests/kernels/cuda_testing.h"
+// The loss for GPUs, against the reference in double and the CPU's operation.
+#include "tests/kernels/cuda_run.h"
 #include "tests/kernels/reference/reference.h"
 
 namespace holdfast::kernels {
@@ -14,11 +14,12 @@ void Check(const LogitsShape& s) {
   auto targets = Integers(2, s.rows, static_cast<int32_t>(s.vocab));
   if (s.rows > 4) targets[4] = -1;
   constexpr float kScale = 0.25f;
-  const Floats all = SameBitsOnGpu(n + 2 * s.rows, [&](Stream& stream, float* memory) {
-    std::copy(logits.begin(), logits.end(), memory);
+  const Floats all = SameBitsOnGpu(n + 2 * s.rows, [&](CudaRun& run, float* memory) {
+    run.Write(logits, memory);
     float* const losses = memory + n;
-    CrossEntropyLoss(stream, s, targets.data(), memory, losses + s.rows);
-    SoftmaxCrossEntropy(stream, s, targets.data(), kScale, memory, losses);
+    const int32_t* const on = run.On(targets);
+    CrossEntropyLoss(run.stream(), s, on, memory, losses + s.rows);
+    SoftmaxCrossEntropy(run.stream(), s, on, kScale, memory, losses);
   });
   const Floats gradient(all.begin(), all.begin() + n);
   const Floats losses(all.begin() + n, all.begin() + n + s.rows),
@@ -50,14 +51,19 @@ TEST(CudaCrossEntropy, LeadingDimensionAndRowsAlone) {
   const LogitsShape dense{6, 50}, strided{6, 50, 64}, row{1, 50};
   const Floats logits = Normal(1, 300);
   const auto targets = Integers(2, 6, 50);
-  Floats a = logits, b(6 * 64, 9.0f), c = logits, losses_a(6), losses_b(6), losses_c(6);
+  Floats b(6 * 64, 9.0f);
   for (int r = 0; r < 6; ++r) std::copy_n(&logits[r * 50], 50, &b[r * 64]);
-  OnGpu([&](Stream& stream) {
-    SoftmaxCrossEntropy(stream, dense, targets.data(), 1.0f, a.data(), losses_a.data());
-    SoftmaxCrossEntropy(stream, strided, targets.data(), 1.0f, b.data(), losses_b.data());
-    for (int r = 0; r < 6; ++r)
-      SoftmaxCrossEntropy(stream, row, &targets[r], 1.0f, &c[r * 50], &losses_c[r]);
-  });
+  CudaRun run;
+  const int32_t* const on = run.On(targets);
+  float *on_a = run.On(logits), *on_b = run.On(b), *on_c = run.On(logits);
+  float *la = run.Fresh(6), *lb = run.Fresh(6), *lc = run.Fresh(6);
+  SoftmaxCrossEntropy(run.stream(), dense, on, 1.0f, on_a, la);
+  SoftmaxCrossEntropy(run.stream(), strided, on, 1.0f, on_b, lb);
+  for (int r = 0; r < 6; ++r)
+    SoftmaxCrossEntropy(run.stream(), row, on + r, 1.0f, on_c + r * 50, lc + r);
+  const Floats a = run.Read(on_a, 300), c = run.Read(on_c, 300);
+  b = run.Read(on_b, 6 * 64);
+  const Floats losses_a = run.Read(la, 6), losses_b = run.Read(lb, 6), losses_c = run.Read(lc, 6);
   EXPECT_EQ(losses_a, losses_b);
   EXPECT_EQ(losses_a, losses_c);
   EXPECT_EQ(a, c);
@@ -66,49 +72,45 @@ TEST(CudaCrossEntropy, LeadingDimensionAndRowsAlone) {
   }
 }
 
+// Of one row: the loss and what becomes of the logits.
+std::pair<float, Floats> LossOf(const Floats& logits, int32_t target) {
+  const auto n = static_cast<int64_t>(logits.size());
+  CudaRun run;
+  float *on = run.On(logits), *loss = run.Fresh(1);
+  SoftmaxCrossEntropy(run.stream(), {1, n}, run.On(std::vector<int32_t>{target}), 1.0f, on, loss);
+  return {run.Read(loss, 1)[0], run.Read(on, n)};
+}
+
 TEST(CudaCrossEntropy, NonFiniteLogitsShow) {
   for (const float bad : {NAN, kInfinity}) {
     for (const int at : {0, 13, 31, 299}) {
-      Floats logits = Normal(1, 300), losses(1);
-      const int32_t target = 3;
+      Floats logits = Normal(1, 300);
       logits[at] = bad;
-      OnGpu([&](Stream& stream) {
-        SoftmaxCrossEntropy(stream, {1, 300}, &target, 1.0f, logits.data(), losses.data());
-      });
-      EXPECT_FALSE(std::isfinite(losses[0])) << bad << " at " << at;
-      EXPECT_FALSE(std::isfinite(logits[3]));
+      const auto [loss, gradient] = LossOf(logits, 3);
+      EXPECT_FALSE(std::isfinite(loss)) << bad << " at " << at;
+      EXPECT_FALSE(std::isfinite(gradient[3]));
     }
   }
 }
 
 TEST(CudaCrossEntropy, HugeAndAbsentLogits) {
-  Floats logits = {1000.0f, -1000.0f, 999.0f, -kInfinity, -kInfinity}, losses(1);
-  const int32_t target = 1;
-  OnGpu([&](Stream& stream) {
-    SoftmaxCrossEntropy(stream, {1, 5}, &target, 1.0f, logits.data(), losses.data());
-  });
-  EXPECT_NEAR(losses[0], 2000.3133f, 1e-3);
-  EXPECT_NEAR(logits[0], 0.7310586f, 1e-6);
-  EXPECT_EQ(logits[1], -1.0f);
-  EXPECT_EQ(logits[3], 0.0f);
+  const auto [loss, gradient] = LossOf({1000.0f, -1000.0f, 999.0f, -kInfinity, -kInfinity}, 1);
+  EXPECT_NEAR(loss, 2000.3133f, 1e-3);
+  EXPECT_NEAR(gradient[0], 0.7310586f, 1e-6);
+  EXPECT_EQ(gradient[1], -1.0f);
+  EXPECT_EQ(gradient[3], 0.0f);
   Floats none(300, -kInfinity);  // of whole threads, too
   none[0] = 2.0f;
-  const int32_t first = 0;
-  OnGpu([&](Stream& stream) {
-    SoftmaxCrossEntropy(stream, {1, 300}, &first, 1.0f, none.data(), losses.data());
-  });
-  EXPECT_EQ(losses[0], 0.0f);
-  EXPECT_EQ(none, Floats(300, 0.0f));
+  EXPECT_EQ(LossOf(none, 0), std::make_pair(0.0f, Floats(300, 0.0f)));
 }
 
 TEST(CudaArgMaxHits, FirstLargestWins) {
   const Floats logits = {1, 3, 3, 0, 1, 3, 3, 0, NAN, 1, 2, 3, 5, 4, 3, 2};
   const std::vector<int32_t> targets = {1, 2, 0, -1};
-  Floats hits(4);
-  OnGpu([&](Stream& stream) {
-    ArgMaxHits(stream, {4, 4}, targets.data(), logits.data(), hits.data());
-  });
-  EXPECT_EQ(hits, (Floats{1, 0, 0, 0}));
+  CudaRun run;
+  float* const hits = run.Fresh(4);
+  ArgMaxHits(run.stream(), {4, 4}, run.On(targets), run.On(logits), hits);
+  EXPECT_EQ(run.Read(hits, 4), (Floats{1, 0, 0, 0}));
 }
 
 TEST(CudaArgMaxHits, AgreesWithTheCpu) {
@@ -122,10 +124,13 @@ TEST(CudaArgMaxHits, AgreesWithTheCpu) {
     if (r % 5 == 0 && largest > 0) begin[largest - 1] = begin[largest];  // an equal one before
     if (r == 31) begin[777] = NAN;
   }
-  Floats want(s.rows), got(s.rows, NAN);
+  Floats want(s.rows);
   Compute(
       [&](Stream& stream) { ArgMaxHits(stream, s, targets.data(), logits.data(), want.data()); });
-  OnGpu([&](Stream& stream) { ArgMaxHits(stream, s, targets.data(), logits.data(), got.data()); });
+  CudaRun run;
+  float* const hits = run.Fresh(s.rows);
+  ArgMaxHits(run.stream(), s, run.On(targets), run.On(logits), hits);
+  const Floats got = run.Read(hits, s.rows);
   EXPECT_EQ(got, want);
   EXPECT_GT(std::count(got.begin(), got.end(), 1.0f), 10);
 }

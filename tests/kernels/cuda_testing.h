@@ -1,5 +1,5 @@
-// What the tests of the CUDA backend on the emulated device share: an operation is run on the same
-// arrays by the CPU and by the device, and the two are compared byte by byte.
+// What the tests of the CUDA backend share, on a GPU or on the emulated device: an operation is run
+// on the same arrays by the CPU and by the device, and the two are compared byte by byte.
 #pragma once
 
 #include <cstring>
@@ -8,12 +8,15 @@
 #include <vector>
 
 #include "kernels/cuda_backend.h"
-#include "tests/emulation/simt.h"
 #include "tests/kernels/testing.h"
+
+namespace holdfast::emulation {
+void ShuffleBlocks(uint64_t seed);  // see tests/emulation/simt.h; a GPU takes no orders
+}
 
 namespace holdfast::kernels::testing {
 
-// GPU 0 of the emulation; the calling thread is bound.
+// GPU 0; the calling thread is bound.
 inline Device& Gpu() {
   auto device = FindCudaBackend().Open({}, 0);
   EXPECT_TRUE(device.ok()) << device.status();
@@ -104,36 +107,6 @@ inline void ExpectSameAsCpu(const Memories& arrays, const Work& work) {
   emulation::ShuffleBlocks(11);
   expect_same(OnDevice(arrays, work, {0}), "blocks in another order");
   emulation::ShuffleBlocks(0);
-}
-
-// `work` on a stream of GPU 0, to its end. The emulation's device memory is the host's: a test may
-// hand its own arrays to the kernels.
-inline void OnGpu(const std::function<void(Stream&)>& work) {
-  const std::unique_ptr<Stream> stream = Gpu().NewStream();
-  work(*stream);
-  const absl::Status status = stream->Synchronize(Deadline::After(kWaitMs));
-  EXPECT_TRUE(status.ok()) << status;
-}
-
-// `work` launches kernels that write to `out` (NaN before). Returns the output, after checking that
-// it has the same bits again, with blocks and threads in another order, and with the output shifted
-// off its alignment by one float.
-inline Floats SameBitsOnGpu(int64_t size, const std::function<void(Stream&, float* out)>& work) {
-  const auto run = [&](uint64_t seed, int64_t shift) {
-    emulation::ShuffleBlocks(seed);
-    Floats memory(size + shift, NAN);
-    OnGpu([&](Stream& stream) { work(stream, memory.data() + shift); });
-    emulation::ShuffleBlocks(0);
-    return Floats(memory.begin() + shift, memory.end());
-  };
-  const Floats first = run(0, 0);
-  const auto expect_same = [&](const Floats& other, const char* where) {
-    EXPECT_EQ(0, std::memcmp(first.data(), other.data(), first.size() * sizeof(float))) << where;
-  };
-  expect_same(run(0, 0), "again");
-  expect_same(run(7, 0), "blocks and threads in another order");
-  expect_same(run(0, 1), "output shifted");
-  return first;
 }
 
 }  // namespace holdfast::kernels::testing
