@@ -67,10 +67,12 @@ class Bandwidth {
         [&] { kernels::BiasResidualAdd(stream_, narrow, x, bias, y, z); });
     One("residual", Floats(3), 0, [&] { kernels::ResidualAdd(stream_, n_, x, y, z); });
     One("add bias", Floats(2), 0, [&] { kernels::AddBias(stream_, narrow, bias, x); });
-    One("bias gradient, narrow", Floats(1), Layers(2),
-        [&] { kernels::BiasGradient(stream_, narrow, x, bias); });
-    One("bias gradient, qkv", Floats(3), Layers(1),
-        [&] { kernels::BiasGradient(stream_, triple, wide, bias); });
+    One("bias gradient", Floats(1), 0, [&] { kernels::BiasGradient(stream_, narrow, x, bias); });
+    auto* half = static_cast<uint16_t*>(bench_.Bytes(6 * n_));
+    One("bias gradient, rounded on its way", Floats(1.5), Layers(2),
+        [&] { kernels::BiasGradientHalf(stream_, Half::kBf16, narrow, x, half, bias); });
+    One("bias gradient of qkv, rounded on its way", Floats(4.5), Layers(1),
+        [&] { kernels::BiasGradientHalf(stream_, Half::kBf16, triple, wide, half, bias); });
     One("dropout", Floats(2), 0,
         [&] { kernels::Dropout(stream_, {.key = 1, .keep = 0.9f}, n_, x, z); });
     One("bias + relu forward", Floats(2), 0,
@@ -92,10 +94,16 @@ class Bandwidth {
     const kernels::MatrixShape wide{s_.rows(), 4 * s_.width};
     float *pre = bench_.Normal(4 * n_), *out = bench_.Normal(4 * n_);
     float *source = bench_.Normal(4 * n_), *bias = bench_.Normal(4 * s_.width);
-    One("bias + gelu forward", Floats(12), Layers(1),
+    auto* half = static_cast<uint16_t*>(bench_.Bytes(8 * n_));
+    One("bias + gelu forward", Floats(12), 0,
         [&] { kernels::BiasGeluForward(stream_, wide, bias, pre, out); });
-    One("gelu backward", Floats(12), Layers(1),
+    One("gelu backward", Floats(12), 0,
         [&] { kernels::BiasGeluBackward(stream_, wide, pre, source, source, bias); });
+    One("bias + gelu forward to bf16", Floats(10), Layers(1),
+        [&] { kernels::BiasGeluForwardHalf(stream_, Half::kBf16, wide, bias, pre, half); });
+    One("gelu backward to bf16", Floats(10), Layers(1), [&] {
+      kernels::BiasGeluBackwardHalf(stream_, Half::kBf16, wide, pre, source, half, bias);
+    });
   }
 
   void Embeddings() {
@@ -110,33 +118,30 @@ class Bandwidth {
   }
 
   void Losses() {
-    const kernels::LogitsShape shape{.rows = LogitRows(s_), .vocab = s_.vocab};
+    const kernels::LogitsShape shape{
+        .rows = LogitRows(s_), .vocab = s_.vocab, .leading = LogitLeading(s_)};
     const double logits_bytes = 4 * static_cast<double>(shape.rows * shape.vocab);
     const double blocks = static_cast<double>(s_.rows()) / static_cast<double>(shape.rows);
+    const int64_t floats = shape.rows * shape.leading;
     int32_t* targets = bench_.Tokens(shape.rows, s_.vocab);
-    float *logits = bench_.Normal(shape.rows * shape.vocab), *losses = bench_.Normal(shape.rows);
+    float *logits = bench_.Normal(floats), *losses = bench_.Normal(shape.rows);
     One("cross-entropy, losses only", logits_bytes, 0,
         [&] { kernels::CrossEntropyLoss(stream_, shape, targets, logits, losses); });
     One("hits of the largest logit", logits_bytes, 0,
         [&] { kernels::ArgMaxHits(stream_, shape, targets, logits, losses); });
     One("softmax + cross-entropy", 2 * logits_bytes, blocks,
         [&] { kernels::SoftmaxCrossEntropy(stream_, shape, targets, 1.0f, logits, losses); });
-    auto* half = static_cast<uint16_t*>(bench_.Bytes(shape.rows * shape.vocab * 2));
-    One("logits' gradient to bf16", 1.5 * logits_bytes, blocks, [&] {
-      kernels::FloatToHalf(stream_, Half::kBf16, shape.rows * shape.vocab, logits, half);
-    });
+    auto* half = static_cast<uint16_t*>(bench_.Bytes(floats * 2));
+    One("logits' gradient to bf16", 1.5 * logits_bytes, blocks,
+        [&] { kernels::FloatToHalf(stream_, Half::kBf16, floats, logits, half); });
   }
 
   void Halves() {
     float *x = bench_.Normal(4 * n_), *y = bench_.Normal(4 * n_);
     auto* half = static_cast<uint16_t*>(bench_.Bytes(8 * n_));
-    // In each layer the norms, attention and gelu forward; the gradients of four products backward.
-    One("activations and gradients to bf16, n", Floats(1.5), Layers(5) + 1,
+    // In each layer two norms and the attention; the final norm.
+    One("activations to bf16", Floats(1.5), Layers(3) + 1,
         [&] { kernels::FloatToHalf(stream_, Half::kBf16, n_, x, half); });
-    One("qkv's gradient to bf16, 3n", Floats(4.5), Layers(1),
-        [&] { kernels::FloatToHalf(stream_, Half::kBf16, 3 * n_, x, half); });
-    One("gelu and its gradient to bf16, 4n", Floats(6), Layers(2),
-        [&] { kernels::FloatToHalf(stream_, Half::kBf16, 4 * n_, x, half); });
     One("bf16 to floats", Floats(6), 0,
         [&] { kernels::HalfToFloat(stream_, Half::kBf16, 4 * n_, half, y); });
     One("floats rounded to bf16", Floats(8), 0,
@@ -176,6 +181,11 @@ class Bandwidth {
         [&] { kernels::FloatToHalf(stream_, Half::kBf16, p, value, half); });
     One("AdamW", 28 * bytes, 1, [&] {
       kernels::AdamW(stream_, {.learning_rate = 1e-4, .weight_decay = 0.1}, p, g, value, m, v);
+    });
+    auto* sums = static_cast<int64_t*>(bench_.Bytes(8 * p));
+    One("AdamW from fixed point", 32 * bytes, 0, [&] {
+      kernels::AdamWFixed(stream_, {.learning_rate = 1e-4, .weight_decay = 0.1}, p, 0x1p-40, sums,
+                          value, m, v);
     });
     One("SGD", 12 * bytes, 0, [&] { kernels::Sgd(stream_, {.learning_rate = 1e-4}, p, g, value); });
     One("squared norm", 4 * bytes, 1, [&] { kernels::SquaredNormChunks(stream_, p, g, chunks); });

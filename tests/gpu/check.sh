@@ -8,12 +8,14 @@
 set -uo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 
+readonly limit_s=480
+
 usage() { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-build='' out=gpu-check.md only='' cuda_libs='' emulated=no
+build='' out=gpu-check.md only='' cuda_libs='' emulated=no longest=$limit_s
 while [ $# -gt 0 ]; do
   case "$1" in
     --emulated) emulated=yes; shift; continue ;;
-    --build|--out|--only|--cuda-libs) [ $# -ge 2 ] || usage ;;
+    --build|--out|--only|--cuda-libs|--longest) [ $# -ge 2 ] || usage ;;
     *) usage ;;
   esac
   case "$1" in
@@ -21,22 +23,24 @@ while [ $# -gt 0 ]; do
     --out) out=$2 ;;
     --only) only=,$2, ;;
     --cuda-libs) cuda_libs=$2 ;;
+    --longest) longest=$2 ;;  # of one part, in seconds: for the test of this script
   esac
   shift 2
 done
 
 if [ -x "$here/bin/gpu_check" ]; then
-  program=$here/bin/holdfast check=$here/bin/gpu_check tests=$here/bin
+  program=$here/bin/holdfast check=$here/bin/gpu_check kernels=$here/bin/gpu_kernels_test
 else
   build=$(readlink -f "${build:-$here/../../build}")
-  program=$build/holdfast check=$build/tests/gpu/gpu_check tests=$build/tests/gpu
+  program=$build/holdfast check=$build/tests/gpu/gpu_check kernels=$build/tests/gpu/gpu_kernels_test
 fi
 arguments=()
 [ -z "$cuda_libs" ] || arguments+=(--cuda-libs "$cuda_libs")
-test_names=(gpu_kernels_test)
+kernel_arguments=(--gtest_color=no)
 if [ "$emulated" = yes ]; then
-  program=${HOLDFAST_PROGRAM:-$build/tests/emulation/holdfast_emulated} check=${check}_emulated
-  test_names=(gpu_kernels_test_emulated)
+  # Of the kernels' tests some: all of them are a test of their own.
+  program=$build/holdfast_emulated check=${check}_emulated kernels=$build/tests/kernels/cuda_backend_test
+  kernel_arguments+=('--gtest_filter=CudaElementwise.*:CudaFixed.*:CudaOptimizer.*')
   arguments+=(--tiny)
 fi
 arguments+=(--program "$program")
@@ -50,27 +54,30 @@ export TMPDIR=$scratch
 rows=$scratch/rows
 : >"$rows"
 start=$SECONDS
-readonly limit_s=480
 
 row() { printf 'row\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" >>"$rows"; }
 say() { printf '%4d s  %s\n' $((SECONDS - start)) "$*" >&2; }
 last_lines() { tail -n 4 "$1" | tr '\t\n' '  ' | cut -c1-500; }
 
-# bounded SECONDS LOG COMMAND...: within what is left of the whole. 124 or 137: it did not end by itself.
+# bounded SECONDS LOG COMMAND...: within what is left of the whole. `outcome` says how it ended if it has no code.
+outcome=''
 bounded() {
-  local seconds=$1 log=$2 left=$((limit_s - (SECONDS - start)))
+  local seconds=$1 log=$2 left=$((limit_s - (SECONDS - start))) from=$SECONDS code=0
   shift 2
+  [ "$seconds" -le "$longest" ] || seconds=$longest
   [ "$seconds" -le "$left" ] || seconds=$left
+  outcome="not begun, the time is used up"
   [ "$seconds" -gt 0 ] || return 124
-  timeout --kill-after=5 "$seconds" "$@" >"$log" 2>&1 </dev/null
-}
-
-# How a process ended that wrote no row about it.
-ended() {  # ended CODE SECONDS
-  case "$1" in
-    124|137) echo "did not end in $2 s" ;;
-    *) if [ "$1" -gt 128 ]; then echo "died of signal $(($1 - 128))"; else echo "ended with code $1"; fi ;;
-  esac
+  # The braces: what bash says of a process that was killed is of no use.
+  { timeout --kill-after=5 "$seconds" "$@" >"$log" 2>&1 </dev/null; } 2>/dev/null || code=$?
+  if [ "$code" -ge 124 ] && [ $((SECONDS - from)) -ge "$seconds" ]; then
+    outcome="did not end in $seconds s"
+  elif [ "$code" -gt 128 ]; then
+    outcome="died of signal $((code - 128))"
+  else
+    outcome="ended with code $code"
+  fi
+  return $code
 }
 
 wanted() { [ -z "$only" ] || case "$only" in *",$1,"*) ;; *) return 1 ;; esac; }
@@ -87,27 +94,27 @@ part() {
   # Code 1 with a FAILED row of its own has said it all.
   if [ "$code" = 1 ] && tail -n +$((from + 1)) "$rows" | grep -q $'^row\t.*\tFAILED$'; then return 0; fi
   last=$(tail -n +$((from + 1)) "$rows" | awk -F '\t' '$1 == "begin" {name = $2} END {print name}')
-  row "$name: ${last:-start}" "$(ended "$code" "$seconds"): $(last_lines "$scratch/$name.log")" "" FAILED
+  row "$name: ${last:-start}" "$outcome: $(last_lines "$scratch/$name.log")" "" FAILED
 }
 
-# A GoogleTest program: one row for each test.
+# The tests of the kernels: one row for each.
 kernel_tests() {
-  local name=$1 seconds=$2 code=0 log=$scratch/$1.log
+  local code=0 log=$scratch/kernels.log
   wanted kernels || return 0
-  say "$name"
-  if [ ! -x "$tests/$name" ]; then
-    row "kernels ($name)" "" "" "skipped: not built, there was no CUDA toolkit"
+  say "kernels"
+  if [ ! -x "$kernels" ]; then
+    row "kernels" "" "" "skipped: $kernels is not there; it is built where the CUDA toolkit is"
     return 0
   fi
-  bounded "$seconds" "$log" "$tests/$name" --gtest_color=no || code=$?
-  awk -F '\t' -v OFS='\t' -v code="$code" '
+  bounded 150 "$log" "$kernels" "${kernel_arguments[@]}" || code=$?
+  awk -F '\t' -v OFS='\t' -v code="$code" -v outcome="$outcome" '
     /^\[ RUN      \] / {running = substr($0, 14); why = ""; next}
-    /^\[       OK \] / {sub(/^.{13}/, ""); split($0, w, " "); print "row", "kernels: " w[1], "as the references", "", "ok"; count++; running = ""; next}
-    /^\[  SKIPPED \] / {sub(/^.{13}/, ""); split($0, w, " "); if (running != "") print "row", "kernels: " w[1], "", "", "skipped: " why; running = ""; next}
-    /^\[  FAILED  \] .* \([0-9]+ ms\)/ {sub(/^.{13}/, ""); split($0, w, " "); if (running != "") print "row", "kernels: " w[1], why, "", "FAILED"; running = ""; next}
+    /^\[       OK \] / {$0 = substr($0, 14); split($0, w, " "); print "row", "kernels: " w[1], "as the references", "", "ok"; count++; running = ""; next}
+    /^\[  SKIPPED \] / {$0 = substr($0, 14); split($0, w, " "); if (running != "") print "row", "kernels: " w[1], "", "", "skipped: " why; running = ""; next}
+    /^\[  FAILED  \] .* \([0-9]+ ms\)/ {$0 = substr($0, 14); split($0, w, " "); if (running != "") print "row", "kernels: " w[1], why, "", "FAILED"; running = ""; next}
     running != "" && length(why) < 300 {gsub(/\t/, " "); why = why $0 " "}
-    END {if (running != "") print "row", "kernels: " running, "did not come back (code " code "): " why, "", "FAILED"
-         else if (code != 0 && count == 0) print "row", "kernels", "no test ran (code " code ")", "", "FAILED"}' "$log" >>"$rows"
+    END {if (running != "") print "row", "kernels: " running, outcome ": " why, "", "FAILED"
+         else if (code != 0 && count == 0) print "row", "kernels", "no test ran: " outcome, "", "FAILED"}' "$log" >>"$rows"
 }
 
 sanitizer() {
@@ -128,10 +135,10 @@ sanitizer() {
       bounded 60 "$log" "$tool" --tool "$kind" --error-exitcode 99 "$check" sanitized --rows "$scratch/sanitized" --tiny || code=$?
       if [ "$code" = 0 ]; then
         row "compute-sanitizer $kind, a small model" "two steps without a finding" "" ok
-      elif [ "$code" = 124 ] || [ "$code" = 137 ]; then
-        row "compute-sanitizer $kind, a small model" "" "" "skipped: not done in 60 s"
+      elif [[ $outcome == *"not end in"* ]]; then
+        row "compute-sanitizer $kind, a small model" "" "" "skipped: it $outcome"
       else
-        row "compute-sanitizer $kind, a small model" "$(grep -m 3 '=========' "$log" | tr '\t\n' '  ')$(ended "$code" 60)" "" FAILED
+        row "compute-sanitizer $kind, a small model" "$(grep -m 3 '=========' "$log" | tr '\t\n' '  ')$outcome" "" FAILED
       fi
     done
   fi
@@ -182,7 +189,7 @@ part device 60
 if wanted device && ! grep -q $'^row\tthe GPU' "$rows"; then
   row "all other parts" "" "" "skipped: no GPU that can be used"
 else
-  for name in "${test_names[@]}"; do kernel_tests "$name" 150; done
+  kernel_tests
   part bandwidth 60
   part products 60
   part attention 30

@@ -116,7 +116,9 @@ absl::Status Run(const Arguments& arguments, GpuCheck& check) {
   return Parts().at(arguments.part)(check);
 }
 
-int Main(int argc, char** argv) {
+}  // namespace
+
+int GpuCheckMain(int argc, char** argv) {
   const Arguments arguments = Parse(argc, argv);
   if (!arguments.error.empty()) return Usage(arguments.error);
   CheckRows rows(arguments.rows, arguments.tiny);
@@ -135,7 +137,4 @@ int Main(int argc, char** argv) {
   return rows.failed() ? 1 : 0;
 }
 
-}  // namespace
 }  // namespace holdfast
-
-int main(int argc, char** argv) { return holdfast::Main(argc, argv); }

@@ -22,6 +22,9 @@ struct GpuCheck {
   std::string cuda_libs;  // as given, for the program's --cuda-libs
 };
 
+// The program. 0: no row of correctness failed; 1: one did; 2: wrong arguments.
+int GpuCheckMain(int argc, char** argv);
+
 // Each writes its rows. A status is an error that ended the part before its last row.
 absl::Status CheckBandwidth(GpuCheck& check);
 absl::Status CheckProducts(GpuCheck& check);

@@ -1,6 +1,8 @@
 // The matrix products of a training step in bf16: their rate beside that of a large square product
 // in the same run, and what they compute.
 #include <cmath>
+#include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -38,9 +40,10 @@ class ProductCheck {
     Linear("mlp down", 4 * c, c, layers);
     const int64_t n = LogitRows(s_);
     const double blocks = static_cast<double>(s_.rows()) / static_cast<double>(n);
-    One("head, forward", {.m = n, .n = s_.vocab, .k = c, .transpose_b = true}, blocks);
-    One("head, dX", {.m = n, .n = c, .k = s_.vocab}, blocks);
-    One("head, dW", {.m = s_.vocab, .n = c, .k = n, .transpose_a = true}, blocks);
+    const int64_t v = s_.vocab, leading = LogitLeading(s_);
+    One("head, forward", {.m = n, .n = v, .k = c, .transpose_b = true, .ldc = leading}, blocks);
+    One("head, dX", {.m = n, .n = c, .k = v, .lda = leading}, blocks);
+    One("head, dW", {.m = v, .n = c, .k = n, .transpose_a = true, .lda = leading}, blocks);
     if (!bench_.status().ok()) return bench_.status();
     rows_.Measure("products of a step together", 100 * flop_ / ms_ / square_rate_,
                   "% of the square product", kGoalPercent,
@@ -67,13 +70,19 @@ class ProductCheck {
     return half;
   }
   Arrays Make(const MatMulShape& shape) {
-    return {Inputs(shape.m * shape.k), Inputs(shape.k * shape.n),
-            static_cast<float*>(bench_.Bytes(4 * shape.m * shape.n))};
+    return {Inputs(SizeA(shape)), Inputs(shape.k * shape.n),
+            static_cast<float*>(bench_.Bytes(4 * SizeC(shape)))};
   }
   double Time(const MatMulShape& shape, const Arrays& x) {
     return bench_.Ms(
         [&] { kernels::MatMulHalf(stream_, Half::kBf16, shape, x.a, x.b, nullptr, x.c); });
   }
+  static int64_t StrideA(const MatMulShape& s) {
+    return std::max(s.lda, s.transpose_a ? s.m : s.k);
+  }
+  static int64_t StrideC(const MatMulShape& s) { return std::max(s.ldc, s.n); }
+  static int64_t SizeA(const MatMulShape& s) { return (s.transpose_a ? s.k : s.m) * StrideA(s); }
+  static int64_t SizeC(const MatMulShape& s) { return s.m * StrideC(s); }
   static double Flop(const MatMulShape& s) { return 2.0 * static_cast<double>(s.m * s.n * s.k); }
 
   void Square() {
@@ -124,32 +133,32 @@ class ProductCheck {
 
   // Some elements of the result, drawn by a seed, against sums in double.
   void Compare(const std::string& name, const MatMulShape& s, const Arrays& x) {
-    std::vector<uint16_t> a(static_cast<size_t>(s.m * s.k)), b(static_cast<size_t>(s.k * s.n));
-    std::vector<float> c(static_cast<size_t>(s.m * s.n));
-    bench_.device().Copy(stream_, a.data(), x.a, s.m * s.k * 2);
+    std::vector<uint16_t> a(static_cast<size_t>(SizeA(s))), b(static_cast<size_t>(s.k * s.n));
+    std::vector<float> c(static_cast<size_t>(SizeC(s)));
+    bench_.device().Copy(stream_, a.data(), x.a, SizeA(s) * 2);
     bench_.device().Copy(stream_, b.data(), x.b, s.k * s.n * 2);
-    bench_.device().Copy(stream_, c.data(), x.c, s.m * s.n * 4);
+    bench_.device().Copy(stream_, c.data(), x.c, SizeC(s) * 4);
     if (!stream_.Synchronize(Deadline::After(kGpuWaitMs)).ok()) return;
     for (uint64_t i = 0; i < kSamples; ++i) {
       const auto row = static_cast<int64_t>(Mix64(2 * i) % static_cast<uint64_t>(s.m));
       const auto col = static_cast<int64_t>(Mix64(2 * i + 1) % static_cast<uint64_t>(s.n));
       double sum = 0, size = 0;
       for (int64_t k = 0; k < s.k; ++k) {
-        const int64_t at_a = s.transpose_a ? k * s.m + row : row * s.k + k;
+        const int64_t at_a = s.transpose_a ? k * StrideA(s) + row : row * StrideA(s) + k;
         const int64_t at_b = s.transpose_b ? col * s.k + k : k * s.n + col;
         const double term =
             Value(a[static_cast<size_t>(at_a)]) * Value(b[static_cast<size_t>(at_b)]);
         sum += term;
         size += std::fabs(term);
       }
-      const double error = std::fabs(c[static_cast<size_t>(row * s.n + col)] - sum) / size;
+      const float got = c[static_cast<size_t>(row * StrideC(s) + col)];
+      const double error = std::fabs(got - sum) / size;
       ++checked_;
       worst_ = std::max(worst_, error);
       if (error <= kTolerance) continue;  // NaN is not
       checked_ok_ = false;
       rows_.Fail(Cat("product ", name, " against a sum in double"),
-                 Cat("element (", row, ", ", col, ") is ", c[static_cast<size_t>(row * s.n + col)],
-                     " instead of ", sum));
+                 Cat("element (", row, ", ", col, ") is ", got, " instead of ", sum));
       return;
     }
   }
@@ -170,27 +179,35 @@ absl::Status CheckProducts(GpuCheck& check) { return ProductCheck(check).Run(); 
 absl::Status CheckAttention(GpuCheck& check) {
   const GpuShapes& s = check.shapes;
   GpuBench bench(*check.device, s.measure_ms);
-  const kernels::AttentionShape shape{s.batch, s.context, s.heads, s.width / s.heads};
+  kernels::AttentionShape shape{s.batch, s.context, s.heads, s.width / s.heads};
+  shape.half_products = true;
+  kernels::AttentionShape exact = shape;
+  exact.half_products = false;
   const int64_t n = s.rows() * s.width;
   float *qkv = bench.Normal(3 * n), *d_qkv = bench.Normal(3 * n), *out = bench.Normal(n);
   float *d_out = bench.Normal(n), *log_sum_exp = bench.Normal(s.rows() * s.heads);
   void* scratch = bench.Bytes(kernels::AttentionScratchBytes(shape));
   if (!bench.status().ok()) return bench.status();
-  // Two products forward and five backward, each on a matrix that is half full.
+  // The usual count: two products forward and five backward, each on a matrix that is half full.
   const double product = static_cast<double>(s.rows() * s.context * s.width);
-  const auto one = [&](const char* name, double products, const std::function<void()>& work) {
+  const auto one = [&](const std::string& name, bool in_step, double products,
+                       const std::function<void()>& work) {
     check.rows->Begin(name);
     const double ms = bench.Ms(work);
     if (!bench.status().ok()) return;
     check.rows->Measure(name, products * product / ms * 1e-9, "TFLOP/s", 0,
                         Cat(FigureText(ms), " ms"));
-    check.rows->Part(name, static_cast<double>(s.layers), ms);
+    if (in_step) check.rows->Part(name, static_cast<double>(s.layers), ms);
   };
-  one("attention forward", 2,
-      [&] { kernels::AttentionForward(bench.stream(), shape, qkv, out, log_sum_exp, scratch); });
-  one("attention backward", 5, [&] {
-    kernels::AttentionBackward(bench.stream(), shape, qkv, out, log_sum_exp, d_out, d_qkv, scratch);
-  });
+  const auto both = [&](const std::string& kind, bool in_step, const kernels::AttentionShape& a) {
+    one(Cat("attention forward, ", kind), in_step, 2,
+        [&] { kernels::AttentionForward(bench.stream(), a, qkv, out, log_sum_exp, scratch); });
+    one(Cat("attention backward, ", kind), in_step, 5, [&] {
+      kernels::AttentionBackward(bench.stream(), a, qkv, out, log_sum_exp, d_out, d_qkv, scratch);
+    });
+  };
+  both("bf16", true, shape);
+  both("fp32", false, exact);
   return bench.status();
 }
 

@@ -35,8 +35,10 @@ absl::Status TwoRuns(GpuCheck& check, const std::string& data) {
   if (first == second) {
     check.rows->Ok(what, Cat("the same state digests, the last is ", Hex64(first.back())));
   } else {
-    check.rows->Fail(
-        what, Cat("state digests differ: ", Hex64(first.back()), " and ", Hex64(second.back())));
+    size_t at = 0;
+    while (first[at] == second[at]) ++at;
+    check.rows->Fail(what, Cat("state digests differ from step ", at + 1, " on: ", Hex64(first[at]),
+                               " and ", Hex64(second[at])));
   }
   return absl::OkStatus();
 }

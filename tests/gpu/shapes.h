@@ -24,7 +24,7 @@ struct GpuShapes {
   static GpuShapes Tiny() {
     GpuShapes s;
     s.tiny = true;
-    s.layers = 2, s.heads = 2, s.width = 32, s.context = 16, s.vocab = 64;
+    s.layers = 2, s.heads = 2, s.width = 32, s.context = 16, s.vocab = 61;
     s.batch = 2, s.square = 64, s.units = 4, s.timed_steps = 2, s.bit_steps = 2, s.probes = 3;
     s.measure_ms = 0;
     return s;
@@ -35,10 +35,11 @@ struct GpuShapes {
   }
 };
 
-// Rows of logits that the model makes at a time on a GPU.
+// Rows of logits that the model makes at a time on a GPU, and from row to row of them (see Layout).
 inline int64_t LogitRows(const GpuShapes& s) {
   return std::min(s.rows(), std::max<int64_t>(64, gpt::kGpuLogitFloats / s.vocab));
 }
+inline int64_t LogitLeading(const GpuShapes& s) { return (s.vocab + 7) / 8 * 8; }
 
 // A run of that model in bf16 with so many units a step, on the tokens of a .bin file.
 inline Config GpuConfig(const GpuShapes& s, const std::string& data, int64_t units) {
