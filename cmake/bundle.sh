@@ -2,6 +2,7 @@
 # Makes a folder that runs on any x86-64 Linux with the C library of this build or a newer one, and one file of it to
 # carry. `./dev bundle` calls it; it needs ldd, patchelf, strip.
 #   bundle.sh BUILD OUT        OUT/bin: programs, OUT/lib: their libraries, OUT/check.sh; and OUT.tar.gz
+# The bound of 60 MiB is that of the file; unpacked, oneDNN alone is 38 MiB.
 # Programs and libraries find each other by $ORIGIN, so the folder may be moved. As RPATH, not RUNPATH: a
 # LD_LIBRARY_PATH that is set for the CUDA libraries does not replace ours by another version. What belongs to the
 # target's own loader (the C library) and to its driver stays out; cuBLASLt and NCCL are looked for when they are needed.

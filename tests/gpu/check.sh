@@ -132,7 +132,7 @@ sanitizer() {
     for kind in memcheck racecheck; do
       say "compute-sanitizer $kind"
       code=0 log=$scratch/$kind.log
-      bounded 60 "$log" "$tool" --tool "$kind" --error-exitcode 99 "$check" sanitized --rows "$scratch/sanitized" --tiny || code=$?
+      bounded 60 "$log" "$tool" --tool "$kind" --error-exitcode 99 "$check" sanitized --rows "$scratch/sanitized" "${arguments[@]}" --tiny || code=$?
       if [ "$code" = 0 ]; then
         row "compute-sanitizer $kind, a small model" "two steps without a finding" "" ok
       elif [[ $outcome == *"not end in"* ]]; then

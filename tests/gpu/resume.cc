@@ -30,13 +30,13 @@ class Runs {
     const GpuShapes& s = check_.shapes;
     chaos::SpawnOptions options;
     options.args = {check_.program, "run", "--dir", Dir(name), "--data", data_};
-    // A quarter of GPT-2's layers: the promise does not depend on how many.
+    // Smaller than GPT-2, for the sake of the checkpoints: the promise does not depend on it.
     const std::map<std::string, std::string> flags = {
         {"device", "cuda"},
         {"workers", "1"},
-        {"layers", Cat(std::max<int64_t>(2, s.layers / 4))},
-        {"heads", Cat(s.heads)},
-        {"embed", Cat(s.width)},
+        {"layers", "2"},
+        {"heads", Cat(std::min<int64_t>(4, s.heads))},
+        {"embed", Cat(std::min<int64_t>(256, s.width))},
         {"context", Cat(s.context)},
         {"vocab-size", Cat(s.vocab)},
         {"micro-batches", "2"},
