@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,7 +12,21 @@ namespace {
 
 std::string VersionText(int number) { return Cat(number / 1000, ".", number % 1000 / 10); }
 
+// Before the first call into the driver, which reads them once.
+void SettleEnvironment() {
+  static const bool once = [] {
+    // A kernel that is loaded at its first launch may have to wait for those that run, and one of
+    // NCCL runs until all members have come. (The user's own setting stays.)
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    // It would move the bits of fp32 behind everybody's back: --precision tf32 is the way.
+    unsetenv("NVIDIA_TF32_OVERRIDE");
+    return true;
+  }();
+  (void)once;
+}
+
 absl::StatusOr<int> CountDevices() {
+  SettleEnvironment();
   int driver = 0, runtime = 0, count = 0;
   (void)cudaDriverGetVersion(&driver);
   (void)cudaRuntimeGetVersion(&runtime);

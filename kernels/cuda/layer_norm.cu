@@ -131,7 +131,10 @@ template <bool kVector, int kRowWarps, int kKept>
 __device__ __forceinline__ void StorePartials(const ColumnSums2<kKept>& sums, int64_t cols,
                                               float* partials) {
   constexpr int kColumns = 4 * 32 * kKept;
-  __shared__ float of_gain[kRowWarps == 1 ? kColumns : 1], of_bias[kRowWarps == 1 ? kColumns : 1];
+  // Read and written four at a time.
+  constexpr int kHeld = kRowWarps == 1 ? kColumns : 4;
+  alignas(16) __shared__ float of_gain[kHeld];
+  alignas(16) __shared__ float of_bias[kHeld];
   if constexpr (kRowWarps == 1) {
     for (int w = 0; w < kBlockWarps; ++w) {
       if (RowThreads<1>::Row() == w) {

@@ -59,7 +59,7 @@ const Key kTable[] = {
   {"reduction", &C::reduction, kText, kBits, "Training", 0, 0, "exact|fast", "exact: the same bits for any number of workers; fast: plain sums"},
   {"precision", &C::precision, kText, kBits, "Training", 0, 0, "default|auto|fp32|bf16|fp16|tf32", "inputs of the matrix products of gpt and mlp; default: bf16 on a GPU, fp32 on a CPU; auto: on a CPU the faster of the two, timed once when the run begins"},
   // Workers.
-  {"workers", &C::workers, kInteger, kFree, "Workers", 0, 1024, "", "worker processes on this machine; 0: one for each two cores"},
+  {"workers", &C::workers, kInteger, kFree, "Workers", 0, 1024, "", "worker processes on this machine; 0: one for each two cores, on GPUs one for each"},
   {"min_workers", &C::min_workers, kInteger, kFree, "Workers", 1, 1024, "", "training waits below this number, all machines together"},
   {"max_workers", &C::max_workers, kInteger, kFree, "Workers", 1, 1024, "", "more than this wait as spares"},
   {"threads", &C::threads, kInteger, kFree, "Workers", 1, 256, "", "micro-batches computed at once by one worker"},

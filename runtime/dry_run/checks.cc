@@ -90,10 +90,13 @@ Check CheckOutside(const Config& config) {
 std::vector<Check> CheckSurroundings(const Config& wanted, Config* resolved) {
   *resolved = wanted;
   std::vector<Check> checks;
+  const Check directory = CheckDirectory(wanted, resolved);
+  // Left open, and nothing has settled it: what is usual, so that the other checks can be made.
+  if (resolved->micro_batch_size == 0) resolved->micro_batch_size = Config().micro_batch_size;
   checks.push_back({"configuration", Check::Outcome::kOk,
                     Cat("model ", wanted.model, ", ", Grouped(wanted.steps), " steps of ",
-                        wanted.micro_batches, " x ", wanted.micro_batch_size, " samples")});
-  checks.push_back(CheckDirectory(wanted, resolved));
+                        wanted.micro_batches, " x ", resolved->micro_batch_size, " samples")});
+  checks.push_back(directory);
   if (resolved->workers == 0) resolved->workers = DefaultWorkers();
   if (resolved->run.empty()) resolved->run = DefaultRunName(resolved->dir, true);
   if (resolved->decay_steps == 0) resolved->decay_steps = resolved->steps;

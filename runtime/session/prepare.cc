@@ -101,9 +101,18 @@ absl::Status Session::Prepare() {
   pool.threads = config_.threads;
   pool.seed = config_.seed;
   pool.toml = start_.toml;
-  HF_ASSIGN_OR_RETURN(pool_, ComputePool::Create(pool, trainer_, data_.get(), state_.get()));
-  HF_ASSIGN_OR_RETURN(engine_, StepEngine::Create(config_, trainer_, data_.get(), state_.get(),
-                                                  pool_.get(), &time_));
+  // What a model or a rule cannot do on this device, it cannot do at the next start either.
+  const auto refused = [this](const absl::Status& status) {
+    if (absl::IsUnimplemented(status)) exit_ = ExitCode::kUsage;
+    return Annotate(status, Cat("--device ", config_.device));
+  };
+  auto made_pool = ComputePool::Create(pool, trainer_, data_.get(), state_.get());
+  if (!made_pool.ok()) return refused(made_pool.status());
+  pool_ = *std::move(made_pool);
+  auto engine =
+      StepEngine::Create(config_, trainer_, data_.get(), state_.get(), pool_.get(), &time_);
+  if (!engine.ok()) return refused(engine.status());
+  engine_ = *std::move(engine);
   fingerprint_text_ = Cat(config_.BitsText(), "data = ", data_->Fingerprint(),
                           "\nmodel_description = ", Hex64(Hash64(SpecText(spec))),
                           "\nbits_version = ", kBitsVersion, "\n");
@@ -140,6 +149,10 @@ absl::Status Session::OpenDevice() {
             ", and each worker needs one of its own. Use --workers ", count, " or fewer"));
   }
   HF_ASSIGN_OR_RETURN(device_, kernels::FindCudaBackend().Open(options, start_.slot));
+  // Others may come: better no start than an end when they do.
+  if (start_.local_workers > 1 || !start_.may_found || !config_.redis.empty()) {
+    HF_RETURN_IF_ERROR(MakeNccl());
+  }
   // The algorithms of products that this run began with: later workers take the same ones, whatever
   // the library would choose for them. What does not fit is another class; the probe will tell.
   const auto choices = ReadSmallFile(ChoicesPath());
@@ -147,6 +160,18 @@ absl::Status Session::OpenDevice() {
   const absl::Status adopted = kernels::FindCudaBackend().AdoptMatMulChoices(*device_, *choices);
   if (!adopted.ok())
     reporter_.Event("notice", 0, Cat(ChoicesPath(), " is not used: ", StdView(adopted.message())));
+  return absl::OkStatus();
+}
+
+absl::Status Session::MakeNccl() {
+  if (nccl_ != nullptr) return absl::OkStatus();
+  NcclOptions options;
+  options.device = device_;
+  options.libraries = CudaOptionsOf(config_);
+  // NCCL chooses its interface once for a process: by what holds for every later member, too.
+  options.loopback =
+      config_.host.starts_with("127.") || config_.host == "::1" || config_.host == "localhost";
+  HF_ASSIGN_OR_RETURN(nccl_, NcclFactory::Create(options));
   return absl::OkStatus();
 }
 

@@ -203,29 +203,17 @@ absl::Status Session::Connect(const rendezvous::Roster& roster) {
                                                         : Transport::kAuto;
   options.agree_on_transport = !gpu;
   options.shared = engine_->shared();
-  bool one_host = true;
-  for (const rendezvous::Member& m : roster.members) {
-    options.peers.push_back({m.address, m.port});
-    one_host &= m.machine == roster.members[0].machine;
-  }
+  for (const rendezvous::Member& m : roster.members) options.peers.push_back({m.address, m.port});
   HF_ASSIGN_OR_RETURN(auto links, endpoint_->Build(options, &cancel_));
   if (!gpu) {
     generation_.comm = std::move(links);
     return absl::OkStatus();
   }
-  if (nccl_ == nullptr) {
-    NcclOptions nccl;
-    nccl.device = device_;
-    nccl.libraries = CudaOptionsOf(config_);
-    nccl.loopback = one_host;
-    auto made = NcclFactory::Create(nccl);
-    if (!made.ok()) {  // no other round would help
-      exit_ = ExitCode::kUsage;
-      fatal_ = true;
-      links->Abort(made.status());
-      return made.status();
-    }
-    nccl_ = *std::move(made);
+  if (const absl::Status made = MakeNccl(); !made.ok()) {  // no other round would help
+    exit_ = ExitCode::kUsage;
+    fatal_ = true;
+    links->Abort(made);
+    return made;
   }
   HF_ASSIGN_OR_RETURN(generation_.comm, nccl_->Join(std::move(links), roster.generation, &cancel_));
   return absl::OkStatus();

@@ -58,7 +58,8 @@ double Saver::Begin(State& state, Target target) {
     }
     snapshot_ = *std::move(buffer);
   }
-  if (copies_ == nullptr) copies_ = state.device().NewStream();
+  device_ = &state.device();
+  if (copies_ == nullptr) copies_ = device_->NewStream();
   copies_->Wait(state.stream().Record());
   offset_.clear();
   int64_t words = 0;
@@ -69,8 +70,7 @@ double Saver::Begin(State& state, Target target) {
                         state.RegionData(c.region) + c.first, c.words * 4);
     words += c.words;
   }
-  copied_ = copies_->Record();
-  state.stream().Wait(copied_);  // the next update comes after the copy
+  state.stream().Wait(copies_->Record());  // the next update comes after the copy
   target_ = std::move(target);
   const double stall_ms = static_cast<double>(BootUs() - start_us) * 1e-3;
   Post(Phase::kWriting);
@@ -185,7 +185,8 @@ void Saver::Loop() {
 
 Saver::Outcome Saver::RunShard() {
   const int64_t start_us = BootUs();
-  const absl::Status copied = copied_.Synchronize(Deadline::After(kDeviceWaitMs));
+  absl::Status copied = device_->BindThread();
+  if (copied.ok()) copied = copies_->Synchronize(Deadline::After(kDeviceWaitMs));
   if (!copied.ok()) {
     Outcome failed;
     failed.phase = Phase::kFailed;

@@ -100,8 +100,9 @@ class Saver {
   std::optional<Target> target_;  // main thread; the writer reads it while a job runs
   std::optional<storage::ChunkGrid> grid_;
   kernels::Buffer snapshot_;  // host memory
+  kernels::Device* device_ = nullptr;
+  // The writer's while a job runs: it waits for the copies there.
   std::unique_ptr<kernels::Stream> copies_;
-  kernels::Event copied_;        // the snapshot is whole
   std::vector<int64_t> offset_;  // words, of each owned chunk in the snapshot
   storage::CheckpointId saved_;
 

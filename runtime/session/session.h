@@ -82,6 +82,7 @@ class Session {
   Session(const StartMessage& start, const Trainer& trainer, Channel& channel);
   absl::Status Prepare();
   absl::Status OpenDevice();
+  absl::Status MakeNccl();
   std::string ChoicesPath() const;
   void RecordChoices();
   absl::Status PrepareStores();

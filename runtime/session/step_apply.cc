@@ -41,11 +41,6 @@ absl::StatusOr<double> StepEngine::GradientNorm() {
 
 absl::Status StepEngine::UpdateByOwnRule(const TrainedTensor& t, double rate, double decay,
                                          double clip_factor) {
-  if (state_->device().backend() != kernels::Backend::kCpu) {
-    return absl::UnimplementedError(
-        "a rule of your own (Optimizer::Update) works on host memory: use --device cpu, or the "
-        "built-in rules adamw and sgd");
-  }
   kernels::ScaleFloat(stream(), t.elements, static_cast<float>(clip_factor), gradient() + t.offset);
   std::vector<std::span<float>> slots;
   for (int s = 0; s < t.slots; ++s) slots.emplace_back(state_->slot(s) + t.offset, t.elements);

@@ -41,6 +41,11 @@ absl::StatusOr<std::unique_ptr<StepEngine>> StepEngine::Create(const Config& con
   HF_ASSIGN_OR_RETURN(e->buffer_model_, trainer.model(config.ToToml()));
   for (const OptimizerSpec& o : plan.spec.optimizers) {
     const bool built_in = o.rule == "adamw" || o.rule == "sgd";
+    if (!built_in && device.backend() != kernels::Backend::kCpu) {
+      return absl::UnimplementedError(
+          Cat("the rule '", o.rule, "' of your own (Optimizer::Update) works on host memory: use ",
+              "--device cpu, or the built-in rules adamw and sgd"));
+    }
     e->optimizers_.push_back(built_in || !trainer.optimizer ? nullptr : trainer.optimizer(o.rule));
   }
   if (device.backend() == kernels::Backend::kCpu) {
@@ -76,6 +81,7 @@ void StepEngine::SetWorld(int world_size, int rank) {
     total += borders_.back()[rank + 1] - borders_.back()[rank];
   }
   if (reduced_.bytes() < total * 8) {
+    (void)state_->Settle();  // what read the smaller one
     reduced_.Reset();
     auto buffer = state_->device().Allocate(total * 8);
     // Smaller than what was held before the loss of a member only when the world shrank to less

@@ -137,6 +137,7 @@ absl::Status Transfer::FromCheckpoint(HeldCheckpoints& held) {
   HF_RETURN_IF_ERROR(ReadOwn(held, id));
   // Everybody has read his part: a damaged one would have aborted. Then each part goes to all.
   HF_RETURN_IF_ERROR(Wait(comm_.Barrier(NextTag())));
+  comm_.OnDevice().After(state_.stream().Record());
   int manifest_root = -1;
   for (size_t r = 0; r < roster_.members.size(); ++r) {
     if (roster_.members[r].ranges.empty()) continue;

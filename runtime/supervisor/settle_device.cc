@@ -13,6 +13,10 @@ kernels::CudaOptions CudaOptionsOf(const Config& config) {
 }
 
 absl::Status SettleDevice(const Config* recorded, Config* wanted, std::vector<std::string>* notes) {
+  // A run stays where it is: only a person's --device moves it.
+  const bool built_in = wanted->model == "gpt" || wanted->model == "mlp";
+  if (wanted->device == "auto" && (recorded != nullptr ? recorded->device != "cuda" : !built_in))
+    wanted->device = "cpu";
   if (wanted->device == "cpu") return absl::OkStatus();
   const auto count = kernels::FindCudaBackend().DeviceCount(CudaOptionsOf(*wanted));
   const bool some = count.ok() && *count > 0;

@@ -66,6 +66,18 @@ TEST(Emulated, AutoTakesEveryGpu) {
   EXPECT_EQ(steps->lines.back().world_size, 4);
 }
 
+// A run stays where it is, whatever the machine has got since.
+TEST(Emulated, ARunOnTheCpuStaysThere) {
+  TrainRun first({.flags = {{"device", "cpu"}, {"steps", "6"}}});
+  ASSERT_EQ(first.Wait(), 0) << first.Output();
+  TrainRun again({.dir = first.dir(), .flags = {{"device", "auto"}, {"steps", "9"}}});
+  ASSERT_EQ(again.Wait(), 0) << again.Output();
+  EXPECT_EQ(again.Output().find("cuda"), std::string::npos) << again.Output();
+  std::ifstream config(first.dir() + "/config.toml");
+  const std::string text{std::istreambuf_iterator<char>(config), {}};
+  EXPECT_NE(text.find("device = \"cpu\""), std::string::npos) << text;
+}
+
 TEST(Emulated, MoreWorkersThanGpusAreRefused) {
   TrainRun run({.flags = {{"workers", "5"}}});
   EXPECT_EQ(run.Wait(), static_cast<int>(ExitCode::kUsage));
