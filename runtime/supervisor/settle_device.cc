@@ -32,9 +32,7 @@ absl::Status SettleDevice(const Config* recorded, Config* wanted, std::vector<st
   }
   if (!some) {
     wanted->device = "cpu";
-    // A build without CUDA, or a machine without a driver, is the usual case: nothing to say.
-    if (!absl::IsUnimplemented(count.status()))
-      notes->push_back(Cat("device auto: the CPU (", why, ")"));
+    notes->push_back(Cat("device auto: the CPU (", why, ")"));
     return absl::OkStatus();
   }
   if (wanted->device == "auto") {

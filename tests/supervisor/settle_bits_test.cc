@@ -1,5 +1,7 @@
 #include "runtime/supervisor/settle_bits.h"
 
+#include "runtime/supervisor/settle_device.h"
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/ops.h"
@@ -22,6 +24,7 @@ std::string SmallFile(char value) {
 TEST(SettleBits, AutoIsDecidedOnceAndStays) {
   Config wanted;
   wanted.precision = "auto";
+  wanted.device = "cpu";
   std::vector<std::string> notes;
   ASSERT_TRUE(SettleBits(nullptr, &wanted, &notes).ok());
   EXPECT_THAT(wanted.precision, AnyOf("fp32", "bf16"));
@@ -83,6 +86,30 @@ TEST(SettleBits, AFileThatCannotBeReadIsSaid) {
   const absl::Status status = SettleBits(nullptr, &wanted, &notes);
   EXPECT_EQ(ExitCodeOf(status), ExitCode::kData) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("--init-from"));
+}
+
+// Without a GPU (here: without CUDA, or without a driver): said once, when the run begins.
+TEST(SettleDevice, AutoIsTheCpuWhereThereIsNoGpuAndSaysSo) {
+  Config wanted;
+  std::vector<std::string> notes;
+  ASSERT_TRUE(SettleDevice(nullptr, &wanted, &notes).ok());
+  EXPECT_EQ(wanted.device, "cpu");
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_THAT(notes[0], HasSubstr("device auto: the CPU ("));
+
+  Config recorded, resumed;  // of a version that knew no devices
+  notes.clear();
+  ASSERT_TRUE(SettleDevice(&recorded, &resumed, &notes).ok());
+  EXPECT_EQ(resumed.device, "cpu");
+  EXPECT_TRUE(notes.empty());
+
+  Config cuda;
+  cuda.device = "cuda";
+  EXPECT_EQ(ExitCodeOf(SettleDevice(nullptr, &cuda, &notes)), ExitCode::kUsage);
+
+  recorded.device = "cuda";
+  Config of_gpus;
+  EXPECT_EQ(ExitCodeOf(SettleDevice(&recorded, &of_gpus, &notes)), ExitCode::kRefused);
 }
 
 }  // namespace
