@@ -1,7 +1,9 @@
 // Products of the emulated cuBLASLt against sums in double.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <set>
@@ -395,6 +397,28 @@ TEST(CublasLt, WhatDoesNotFitIsRefused) {
       << "an attribute of another size";
   EXPECT_EQ(cudaStreamSynchronize(product.stream), cudaSuccess);
 }
+
+#if defined(__SANITIZE_THREAD__)
+TEST(CublasLt, AForgottenWaitIsARace) {
+  const int forgotten = RunChild({{"FORGET", "1"}}, "Child.ProductAfterWork");
+  ASSERT_TRUE(WIFEXITED(forgotten));
+  EXPECT_EQ(WEXITSTATUS(forgotten), 66) << "ThreadSanitizer's own code for a race";
+  EXPECT_EQ(RunChild({}, "Child.ProductAfterWork"), 0);
+}
+TEST(Child, ProductAfterWork) {
+  if (!IsChild()) return;
+  Product product(Shape{});
+  const TestStream other;
+  const TestEvent event;
+  Enqueue(other, [a = product.a.device] { *a = 1; });
+  ASSERT_EQ(cudaEventRecord(event, other), cudaSuccess);
+  if (std::getenv("FORGET") == nullptr) {
+    ASSERT_EQ(cudaStreamWaitEvent(product.stream, event), cudaSuccess);
+  }
+  ASSERT_EQ(product.Run(nullptr), CUBLAS_STATUS_SUCCESS);
+  ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+}
+#endif
 
 TEST(CublasLt, AFailedLaunchIsAFailedProduct) {
   Product product(Shape{});

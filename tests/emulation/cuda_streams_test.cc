@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
+#include <chrono>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -171,6 +171,42 @@ TEST(Streams, AForkedChildCannotUseThem) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
 }
+
+// What the sanitizers are for here: they must see it.
+#if defined(__SANITIZE_THREAD__)
+TEST(Streams, AForgottenWaitIsARace) {
+  const int forgotten = RunChild({{"FORGET", "1"}}, "Child.TwoStreams");
+  ASSERT_TRUE(WIFEXITED(forgotten));
+  EXPECT_EQ(WEXITSTATUS(forgotten), 66) << "ThreadSanitizer's own code for a race";
+  EXPECT_EQ(RunChild({}, "Child.TwoStreams"), 0);
+}
+TEST(Child, TwoStreams) {
+  if (!IsChild()) return;
+  const TestStream a, b;
+  const TestEvent event;
+  float* data = nullptr;
+  ASSERT_EQ(cudaMalloc(&data, 4), cudaSuccess);
+  Enqueue(a, [data] { *data = 1; });
+  ASSERT_EQ(cudaEventRecord(event, a), cudaSuccess);
+  if (std::getenv("FORGET") == nullptr) {
+    ASSERT_EQ(cudaStreamWaitEvent(b, event), cudaSuccess);
+  }
+  Enqueue(b, [data] { *data += 1; });
+  ASSERT_EQ(cudaStreamSynchronize(b), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(a), cudaSuccess);
+}
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+TEST(Memory, OneElementTooFarIsSeen) { EXPECT_NE(RunChild({}, "Child.WritesTooFar"), 0); }
+TEST(Child, WritesTooFar) {
+  if (!IsChild()) return;
+  const TestStream stream;
+  char* data = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&data, 5, stream), cudaSuccess);
+  Enqueue(stream, [data] { data[5] = 1; });
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+}
+#endif
 
 TEST(Devices, VisibleDevicesAreChosenAsTheDriverDoes) {
   using List = std::vector<int>;

@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "runtime/base/status.h"
+#include "tests/emulation/tsan.h"
 
 namespace holdfast::emulation {
 namespace {
@@ -152,6 +153,7 @@ FaultAction ReachFaultPoint(std::string_view point, int rank) {
   std::string action;
   int value = 0;
   {
+    const Unseen unseen;  // streams' threads come here
     Faults& all = All();
     std::lock_guard lock(all.mutex);
     ReadEnvironment(all);

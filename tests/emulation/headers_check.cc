@@ -184,86 +184,67 @@ HF_FUNCTION(cublasLtMatmul)
                 #type "." #field);
 #define HF_PROP(field) HF_OFFSET(cudaDeviceProp, field)
 HF_PROP(name)
-HF_PROP(uuid) HF_PROP(totalGlobalMem) HF_PROP(sharedMemPerBlock) HF_PROP(regsPerBlock) HF_PROP(
-    warpSize) HF_PROP(memPitch) HF_PROP(maxThreadsPerBlock) HF_PROP(maxThreadsDim)
-    HF_PROP(maxGridSize) HF_PROP(totalConstMem) HF_PROP(major) HF_PROP(minor) HF_PROP(
-        multiProcessorCount) HF_PROP(pciBusID) HF_PROP(pciDeviceID) HF_PROP(pciDomainID)
-        HF_PROP(asyncEngineCount) HF_PROP(unifiedAddressing) HF_PROP(memoryBusWidth) HF_PROP(
-            l2CacheSize) HF_PROP(sharedMemPerBlockOptin) HF_PROP(memoryPoolsSupported)
+HF_PROP(uuid)
+HF_PROP(totalGlobalMem)
+HF_PROP(sharedMemPerBlock) HF_PROP(regsPerBlock) HF_PROP(warpSize) HF_PROP(memPitch) HF_PROP(maxThreadsPerBlock) HF_PROP(
+    maxThreadsDim) HF_PROP(maxGridSize) HF_PROP(totalConstMem) HF_PROP(major) HF_PROP(minor) HF_PROP(multiProcessorCount)
+    HF_PROP(pciBusID) HF_PROP(pciDeviceID) HF_PROP(pciDomainID) HF_PROP(asyncEngineCount) HF_PROP(unifiedAddressing) HF_PROP(
+        memoryBusWidth) HF_PROP(l2CacheSize) HF_PROP(sharedMemPerBlockOptin) HF_PROP(memoryPoolsSupported)
 #define HF_CONFIG(field) HF_OFFSET(ncclConfig_t, field)
-            HF_CONFIG(size) HF_CONFIG(magic) HF_CONFIG(version) HF_CONFIG(blocking) HF_CONFIG(
-                cgaClusterSize) HF_CONFIG(minCTAs) HF_CONFIG(maxCTAs) HF_CONFIG(netName) HF_CONFIG(splitShare)
-                HF_CONFIG(trafficClass) HF_CONFIG(commName) HF_CONFIG(collnetEnable) HF_CONFIG(CTAPolicy) HF_CONFIG(
-                    shrinkShare) HF_CONFIG(nvlsCTAs) HF_CONFIG(nChannelsPerNetPeer) HF_CONFIG(nvlinkCentricSched)
+        HF_CONFIG(size) HF_CONFIG(magic) HF_CONFIG(version) HF_CONFIG(blocking) HF_CONFIG(
+            cgaClusterSize) HF_CONFIG(minCTAs) HF_CONFIG(maxCTAs) HF_CONFIG(netName) HF_CONFIG(splitShare)
+            HF_CONFIG(trafficClass) HF_CONFIG(commName) HF_CONFIG(collnetEnable) HF_CONFIG(CTAPolicy) HF_CONFIG(
+                shrinkShare) HF_CONFIG(nvlsCTAs) HF_CONFIG(nChannelsPerNetPeer) HF_CONFIG(nvlinkCentricSched)
 #define HF_ALGO(field) HF_OFFSET(cublasLtMatmulHeuristicResult_t, field)
-                    HF_ALGO(algo) HF_ALGO(workspaceSize) HF_ALGO(state) HF_ALGO(wavesCount)
+                HF_ALGO(algo) HF_ALGO(workspaceSize) HF_ALGO(state) HF_ALGO(wavesCount)
 
 #define HF_VALUE(name) static_assert(int64_t{emulated::name} == int64_t{::name}, #name);
-                        HF_VALUE(cudaSuccess) HF_VALUE(cudaErrorInvalidValue) HF_VALUE(
-                            cudaErrorMemoryAllocation) HF_VALUE(cudaErrorInitializationError)
-                            HF_VALUE(cudaErrorInvalidConfiguration) HF_VALUE(
-                                cudaErrorInvalidDevicePointer) HF_VALUE(cudaErrorInvalidMemcpyDirection)
-                                HF_VALUE(cudaErrorStubLibrary) HF_VALUE(cudaErrorInsufficientDriver) HF_VALUE(
-                                    cudaErrorDevicesUnavailable) HF_VALUE(cudaErrorInvalidDeviceFunction)
-                                    HF_VALUE(cudaErrorNoDevice) HF_VALUE(cudaErrorInvalidDevice) HF_VALUE(
-                                        cudaErrorNoKernelImageForDevice) HF_VALUE(cudaErrorECCUncorrectable)
-                                        HF_VALUE(cudaErrorUnsupportedPtxVersion) HF_VALUE(
-                                            cudaErrorContained) HF_VALUE(cudaErrorOperatingSystem)
-                                            HF_VALUE(cudaErrorInvalidResourceHandle) HF_VALUE(
-                                                cudaErrorNotReady) HF_VALUE(cudaErrorIllegalAddress)
-                                                HF_VALUE(cudaErrorLaunchOutOfResources) HF_VALUE(
-                                                    cudaErrorLaunchTimeout) HF_VALUE(cudaErrorAssert)
-                                                    HF_VALUE(cudaErrorHardwareStackError) HF_VALUE(
-                                                        cudaErrorIllegalInstruction) HF_VALUE(cudaErrorMisalignedAddress)
-                                                        HF_VALUE(cudaErrorInvalidAddressSpace) HF_VALUE(
-                                                            cudaErrorInvalidPc) HF_VALUE(cudaErrorLaunchFailure)
-                                                            HF_VALUE(cudaErrorNotPermitted) HF_VALUE(
-                                                                cudaErrorNotSupported) HF_VALUE(cudaErrorSystemNotReady)
-                                                                HF_VALUE(cudaErrorSystemDriverMismatch) HF_VALUE(
-                                                                    cudaErrorUnknown) HF_VALUE(cudaDevAttrMaxThreadsPerBlock)
-                                                                    HF_VALUE(cudaDevAttrWarpSize) HF_VALUE(
-                                                                        cudaDevAttrMultiProcessorCount)
-                                                                        HF_VALUE(cudaDevAttrPciBusId) HF_VALUE(
-                                                                            cudaDevAttrPciDeviceId)
-                                                                            HF_VALUE(
-                                                                                cudaDevAttrL2CacheSize) HF_VALUE(cudaDevAttrPciDomainId) HF_VALUE(cudaDevAttrComputeCapabilityMajor) HF_VALUE(cudaDevAttrComputeCapabilityMinor) HF_VALUE(cudaDevAttrMaxSharedMemoryPerBlockOptin) HF_VALUE(cudaDevAttrMemoryPoolsSupported) HF_VALUE(cudaMemcpyHostToHost) HF_VALUE(cudaMemcpyHostToDevice) HF_VALUE(cudaMemcpyDeviceToHost) HF_VALUE(cudaMemcpyDeviceToDevice) HF_VALUE(cudaMemcpyDefault) HF_VALUE(cudaMemPoolReuseFollowEventDependencies) HF_VALUE(cudaMemPoolReuseAllowOpportunistic) HF_VALUE(cudaMemPoolReuseAllowInternalDependencies) HF_VALUE(cudaMemPoolAttrReleaseThreshold) HF_VALUE(cudaMemPoolAttrReservedMemCurrent) HF_VALUE(cudaMemPoolAttrReservedMemHigh) HF_VALUE(cudaMemPoolAttrUsedMemCurrent) HF_VALUE(cudaMemPoolAttrUsedMemHigh) HF_VALUE(cudaFuncAttributeMaxDynamicSharedMemorySize) HF_VALUE(cudaFuncAttributePreferredSharedMemoryCarveout) HF_VALUE(ncclSuccess) HF_VALUE(ncclUnhandledCudaError) HF_VALUE(ncclSystemError) HF_VALUE(ncclInternalError) HF_VALUE(ncclInvalidArgument) HF_VALUE(ncclInvalidUsage) HF_VALUE(ncclRemoteError) HF_VALUE(ncclInProgress) HF_VALUE(ncclNumResults) HF_VALUE(ncclSum) HF_VALUE(ncclProd) HF_VALUE(ncclMax) HF_VALUE(ncclMin) HF_VALUE(ncclAvg)
-                                                                                HF_VALUE(ncclNumOps) HF_VALUE(
-                                                                                    ncclMaxRedOp) HF_VALUE(ncclInt8)
-                                                                                    HF_VALUE(ncclChar) HF_VALUE(ncclUint8) HF_VALUE(
-                                                                                        ncclInt32) HF_VALUE(ncclInt)
-                                                                                        HF_VALUE(ncclUint32) HF_VALUE(ncclInt64) HF_VALUE(
-                                                                                            ncclUint64) HF_VALUE(ncclFloat16)
-                                                                                            HF_VALUE(ncclHalf) HF_VALUE(ncclFloat32) HF_VALUE(
-                                                                                                ncclFloat) HF_VALUE(ncclFloat64)
-                                                                                                HF_VALUE(ncclDouble) HF_VALUE(
-                                                                                                    ncclBfloat16) HF_VALUE(ncclFloat8e4m3)
-                                                                                                    HF_VALUE(ncclFloat8e5m2) HF_VALUE(
-                                                                                                        ncclNumTypes) HF_VALUE(CUDA_R_32F)
-                                                                                                        HF_VALUE(CUDA_R_64F) HF_VALUE(
-                                                                                                            CUDA_R_16F)
-                                                                                                            HF_VALUE(CUDA_R_16BF) HF_VALUE(
-                                                                                                                CUBLAS_STATUS_SUCCESS)
-                                                                                                                HF_VALUE(CUBLAS_STATUS_NOT_INITIALIZED) HF_VALUE(CUBLAS_STATUS_ALLOC_FAILED) HF_VALUE(CUBLAS_STATUS_INVALID_VALUE) HF_VALUE(CUBLAS_STATUS_ARCH_MISMATCH) HF_VALUE(CUBLAS_STATUS_MAPPING_ERROR) HF_VALUE(CUBLAS_STATUS_EXECUTION_FAILED) HF_VALUE(CUBLAS_STATUS_INTERNAL_ERROR) HF_VALUE(CUBLAS_STATUS_NOT_SUPPORTED) HF_VALUE(CUBLAS_STATUS_LICENSE_ERROR) HF_VALUE(CUBLAS_OP_N) HF_VALUE(CUBLAS_OP_T) HF_VALUE(CUBLAS_OP_C)
-                                                                                                                    HF_VALUE(CUBLAS_COMPUTE_16F) HF_VALUE(
-                                                                                                                        CUBLAS_COMPUTE_32F) HF_VALUE(CUBLAS_COMPUTE_32F_PEDANTIC)
-                                                                                                                        HF_VALUE(CUBLAS_COMPUTE_64F) HF_VALUE(
-                                                                                                                            CUBLAS_COMPUTE_32F_FAST_16F)
-                                                                                                                            HF_VALUE(CUBLAS_COMPUTE_32F_FAST_16BF) HF_VALUE(
-                                                                                                                                CUBLAS_COMPUTE_32F_FAST_TF32)
-                                                                                                                                HF_VALUE(
-                                                                                                                                    CUBLASLT_POINTER_MODE_HOST)
-                                                                                                                                    HF_VALUE(CUBLASLT_POINTER_MODE_DEVICE) HF_VALUE(CUBLASLT_ORDER_COL) HF_VALUE(CUBLASLT_ORDER_ROW) HF_VALUE(CUBLASLT_MATRIX_LAYOUT_TYPE) HF_VALUE(CUBLASLT_MATRIX_LAYOUT_ORDER) HF_VALUE(CUBLASLT_MATRIX_LAYOUT_ROWS) HF_VALUE(CUBLASLT_MATRIX_LAYOUT_COLS) HF_VALUE(CUBLASLT_MATRIX_LAYOUT_LD) HF_VALUE(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) HF_VALUE(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) HF_VALUE(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE) HF_VALUE(
-                                                                                                                                        CUBLASLT_MATMUL_DESC_SCALE_TYPE) HF_VALUE(CUBLASLT_MATMUL_DESC_POINTER_MODE) HF_VALUE(CUBLASLT_MATMUL_DESC_TRANSA)
-                                                                                                                                        HF_VALUE(CUBLASLT_MATMUL_DESC_TRANSB) HF_VALUE(CUBLASLT_MATMUL_DESC_TRANSC) HF_VALUE(CUBLASLT_MATMUL_DESC_EPILOGUE) HF_VALUE(CUBLASLT_MATMUL_DESC_BIAS_POINTER) HF_VALUE(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE) HF_VALUE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER) HF_VALUE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) HF_VALUE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE) HF_VALUE(
-                                                                                                                                            CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE) HF_VALUE(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE) HF_VALUE(CUBLASLT_EPILOGUE_DEFAULT) HF_VALUE(CUBLASLT_EPILOGUE_RELU) HF_VALUE(CUBLASLT_EPILOGUE_BIAS) HF_VALUE(CUBLASLT_EPILOGUE_RELU_BIAS)
-                                                                                                                                            HF_VALUE(CUBLASLT_EPILOGUE_GELU) HF_VALUE(CUBLASLT_EPILOGUE_GELU_BIAS) HF_VALUE(CUBLASLT_EPILOGUE_GELU_AUX) HF_VALUE(
-                                                                                                                                                CUBLASLT_EPILOGUE_GELU_AUX_BIAS) HF_VALUE(CUBLASLT_EPILOGUE_DGELU) HF_VALUE(CUBLASLT_EPILOGUE_DGELU_BGRAD) HF_VALUE(CUBLASLT_EPILOGUE_BGRADA) HF_VALUE(CUBLASLT_EPILOGUE_BGRADB) HF_VALUE(CUBLASLT_REDUCTION_SCHEME_NONE) HF_VALUE(CUBLASLT_REDUCTION_SCHEME_INPLACE) HF_VALUE(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) HF_VALUE(CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) HF_VALUE(CUBLASLT_REDUCTION_SCHEME_MASK) HF_VALUE(CUBLASLT_MATMUL_PREF_SEARCH_MODE) HF_VALUE(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
-                                                                                                                                                HF_VALUE(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) HF_VALUE(
-                                                                                                                                                    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES)
-                                                                                                                                                    HF_VALUE(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES) HF_VALUE(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES) HF_VALUE(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES) HF_VALUE(
-                                                                                                                                                        CUBLASLT_ALGO_CONFIG_ID)
-                                                                                                                                                        HF_VALUE(
-                                                                                                                                                            CUBLASLT_ALGO_CONFIG_SPLITK_NUM)
-                                                                                                                                                            HF_VALUE(
-                                                                                                                                                                CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME)
+                    HF_VALUE(
+                        cudaSuccess) HF_VALUE(cudaErrorInvalidValue) HF_VALUE(cudaErrorMemoryAllocation) HF_VALUE(cudaErrorInitializationError) HF_VALUE(cudaErrorInvalidConfiguration) HF_VALUE(cudaErrorInvalidDevicePointer) HF_VALUE(cudaErrorInvalidMemcpyDirection) HF_VALUE(cudaErrorStubLibrary) HF_VALUE(cudaErrorInsufficientDriver) HF_VALUE(cudaErrorDevicesUnavailable) HF_VALUE(cudaErrorInvalidDeviceFunction) HF_VALUE(cudaErrorNoDevice) HF_VALUE(cudaErrorInvalidDevice) HF_VALUE(cudaErrorNoKernelImageForDevice) HF_VALUE(cudaErrorECCUncorrectable) HF_VALUE(cudaErrorUnsupportedPtxVersion) HF_VALUE(cudaErrorContained) HF_VALUE(cudaErrorOperatingSystem)
+                        HF_VALUE(cudaErrorInvalidResourceHandle) HF_VALUE(cudaErrorNotReady) HF_VALUE(cudaErrorIllegalAddress) HF_VALUE(cudaErrorLaunchOutOfResources) HF_VALUE(
+                            cudaErrorLaunchTimeout) HF_VALUE(cudaErrorAssert) HF_VALUE(cudaErrorHardwareStackError)
+                            HF_VALUE(cudaErrorIllegalInstruction) HF_VALUE(cudaErrorMisalignedAddress) HF_VALUE(cudaErrorInvalidAddressSpace) HF_VALUE(cudaErrorInvalidPc) HF_VALUE(
+                                cudaErrorLaunchFailure) HF_VALUE(cudaErrorNotPermitted) HF_VALUE(cudaErrorNotSupported) HF_VALUE(cudaErrorSystemNotReady) HF_VALUE(cudaErrorSystemDriverMismatch)
+                                HF_VALUE(cudaErrorUnknown) HF_VALUE(cudaDevAttrMaxThreadsPerBlock) HF_VALUE(cudaDevAttrWarpSize) HF_VALUE(cudaDevAttrMultiProcessorCount) HF_VALUE(cudaDevAttrPciBusId) HF_VALUE(cudaDevAttrPciDeviceId) HF_VALUE(cudaDevAttrL2CacheSize) HF_VALUE(cudaDevAttrPciDomainId) HF_VALUE(cudaDevAttrComputeCapabilityMajor) HF_VALUE(cudaDevAttrComputeCapabilityMinor) HF_VALUE(cudaDevAttrMaxSharedMemoryPerBlockOptin) HF_VALUE(cudaDevAttrMemoryPoolsSupported) HF_VALUE(cudaMemcpyHostToHost) HF_VALUE(cudaMemcpyHostToDevice) HF_VALUE(cudaMemcpyDeviceToHost) HF_VALUE(cudaMemcpyDeviceToDevice) HF_VALUE(cudaMemcpyDefault) HF_VALUE(cudaMemPoolReuseFollowEventDependencies) HF_VALUE(cudaMemPoolReuseAllowOpportunistic) HF_VALUE(cudaMemPoolReuseAllowInternalDependencies) HF_VALUE(cudaMemPoolAttrReleaseThreshold) HF_VALUE(cudaMemPoolAttrReservedMemCurrent) HF_VALUE(cudaMemPoolAttrReservedMemHigh) HF_VALUE(cudaMemPoolAttrUsedMemCurrent) HF_VALUE(cudaMemPoolAttrUsedMemHigh) HF_VALUE(cudaFuncAttributeMaxDynamicSharedMemorySize) HF_VALUE(cudaFuncAttributePreferredSharedMemoryCarveout) HF_VALUE(ncclSuccess) HF_VALUE(ncclUnhandledCudaError) HF_VALUE(ncclSystemError) HF_VALUE(ncclInternalError) HF_VALUE(ncclInvalidArgument) HF_VALUE(
+                                    ncclInvalidUsage) HF_VALUE(ncclRemoteError) HF_VALUE(ncclInProgress) HF_VALUE(ncclNumResults) HF_VALUE(ncclSum)
+                                    HF_VALUE(ncclProd) HF_VALUE(ncclMax) HF_VALUE(ncclMin) HF_VALUE(ncclAvg) HF_VALUE(ncclNumOps) HF_VALUE(
+                                        ncclMaxRedOp) HF_VALUE(ncclInt8) HF_VALUE(ncclChar) HF_VALUE(ncclUint8) HF_VALUE(ncclInt32)
+                                        HF_VALUE(ncclInt) HF_VALUE(ncclUint32) HF_VALUE(ncclInt64) HF_VALUE(
+                                            ncclUint64) HF_VALUE(ncclFloat16) HF_VALUE(ncclHalf) HF_VALUE(ncclFloat32) HF_VALUE(ncclFloat)
+                                            HF_VALUE(ncclFloat64) HF_VALUE(ncclDouble) HF_VALUE(ncclBfloat16) HF_VALUE(
+                                                ncclFloat8e4m3) HF_VALUE(ncclFloat8e5m2) HF_VALUE(ncclNumTypes)
+                                                HF_VALUE(CUDA_R_32F) HF_VALUE(CUDA_R_64F) HF_VALUE(CUDA_R_16F) HF_VALUE(
+                                                    CUDA_R_16BF) HF_VALUE(CUBLAS_STATUS_SUCCESS) HF_VALUE(CUBLAS_STATUS_NOT_INITIALIZED)
+                                                    HF_VALUE(CUBLAS_STATUS_ALLOC_FAILED) HF_VALUE(CUBLAS_STATUS_INVALID_VALUE) HF_VALUE(
+                                                        CUBLAS_STATUS_ARCH_MISMATCH) HF_VALUE(CUBLAS_STATUS_MAPPING_ERROR)
+                                                        HF_VALUE(CUBLAS_STATUS_EXECUTION_FAILED) HF_VALUE(
+                                                            CUBLAS_STATUS_INTERNAL_ERROR) HF_VALUE(CUBLAS_STATUS_NOT_SUPPORTED)
+                                                            HF_VALUE(CUBLAS_STATUS_LICENSE_ERROR) HF_VALUE(
+                                                                CUBLAS_OP_N) HF_VALUE(CUBLAS_OP_T) HF_VALUE(CUBLAS_OP_C)
+                                                                HF_VALUE(CUBLAS_COMPUTE_16F) HF_VALUE(
+                                                                    CUBLAS_COMPUTE_32F) HF_VALUE(CUBLAS_COMPUTE_32F_PEDANTIC)
+                                                                    HF_VALUE(CUBLAS_COMPUTE_64F) HF_VALUE(
+                                                                        CUBLAS_COMPUTE_32F_FAST_16F) HF_VALUE(CUBLAS_COMPUTE_32F_FAST_16BF)
+                                                                        HF_VALUE(CUBLAS_COMPUTE_32F_FAST_TF32) HF_VALUE(
+                                                                            CUBLASLT_POINTER_MODE_HOST) HF_VALUE(CUBLASLT_POINTER_MODE_DEVICE)
+                                                                            HF_VALUE(CUBLASLT_ORDER_COL) HF_VALUE(
+                                                                                CUBLASLT_ORDER_ROW)
+                                                                                HF_VALUE(CUBLASLT_MATRIX_LAYOUT_TYPE) HF_VALUE(
+                                                                                    CUBLASLT_MATRIX_LAYOUT_ORDER) HF_VALUE(CUBLASLT_MATRIX_LAYOUT_ROWS) HF_VALUE(CUBLASLT_MATRIX_LAYOUT_COLS) HF_VALUE(CUBLASLT_MATRIX_LAYOUT_LD) HF_VALUE(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) HF_VALUE(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) HF_VALUE(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE) HF_VALUE(CUBLASLT_MATMUL_DESC_SCALE_TYPE) HF_VALUE(CUBLASLT_MATMUL_DESC_POINTER_MODE) HF_VALUE(CUBLASLT_MATMUL_DESC_TRANSA) HF_VALUE(CUBLASLT_MATMUL_DESC_TRANSB) HF_VALUE(CUBLASLT_MATMUL_DESC_TRANSC) HF_VALUE(CUBLASLT_MATMUL_DESC_EPILOGUE) HF_VALUE(CUBLASLT_MATMUL_DESC_BIAS_POINTER) HF_VALUE(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE) HF_VALUE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER)
+                                                                                    HF_VALUE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) HF_VALUE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE) HF_VALUE(
+                                                                                        CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE) HF_VALUE(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE)
+                                                                                        HF_VALUE(CUBLASLT_EPILOGUE_DEFAULT) HF_VALUE(CUBLASLT_EPILOGUE_RELU) HF_VALUE(CUBLASLT_EPILOGUE_BIAS) HF_VALUE(CUBLASLT_EPILOGUE_RELU_BIAS) HF_VALUE(CUBLASLT_EPILOGUE_GELU) HF_VALUE(CUBLASLT_EPILOGUE_GELU_BIAS) HF_VALUE(CUBLASLT_EPILOGUE_GELU_AUX) HF_VALUE(CUBLASLT_EPILOGUE_GELU_AUX_BIAS) HF_VALUE(CUBLASLT_EPILOGUE_DGELU) HF_VALUE(CUBLASLT_EPILOGUE_DGELU_BGRAD) HF_VALUE(CUBLASLT_EPILOGUE_BGRADA) HF_VALUE(CUBLASLT_EPILOGUE_BGRADB) HF_VALUE(CUBLASLT_REDUCTION_SCHEME_NONE) HF_VALUE(
+                                                                                            CUBLASLT_REDUCTION_SCHEME_INPLACE) HF_VALUE(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) HF_VALUE(CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) HF_VALUE(CUBLASLT_REDUCTION_SCHEME_MASK)
+                                                                                            HF_VALUE(CUBLASLT_MATMUL_PREF_SEARCH_MODE) HF_VALUE(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) HF_VALUE(
+                                                                                                CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) HF_VALUE(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES)
+                                                                                                HF_VALUE(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES) HF_VALUE(
+                                                                                                    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES)
+                                                                                                    HF_VALUE(
+                                                                                                        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
+                                                                                                        HF_VALUE(
+                                                                                                            CUBLASLT_ALGO_CONFIG_ID)
+                                                                                                            HF_VALUE(
+                                                                                                                CUBLASLT_ALGO_CONFIG_SPLITK_NUM)
+                                                                                                                HF_VALUE(
+                                                                                                                    CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME)
 }  // namespace

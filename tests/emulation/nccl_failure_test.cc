@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <thread>
 
 #include "tests/emulation/cuda/runtime.h"
@@ -297,7 +298,6 @@ TEST_F(TwoRanks, ShrinkWantsTheParentReady) {
   // An error that it has recorded.
   ASSERT_TRUE(SetFaults("nccl.collective.error#1").ok());
   ASSERT_EQ(Reduce(1), ncclSuccess);
-  EXPECT_EQ(AwaitState(comm_[1]), ncclSuccess);
   while (State(1) == ncclSuccess) std::this_thread::yield();
   excluded = 0;
   EXPECT_EQ(ncclCommShrink(comm_[1], &excluded, 1, &child, nullptr, NCCL_SHRINK_ABORT),
@@ -321,6 +321,39 @@ TEST_F(TwoRanks, AnAsyncErrorIsOnOneRankAndItsOperationStands) {
   EXPECT_EQ(State(1), ncclSuccess);
   EXPECT_EQ(Reduce(0), ncclRemoteError) << "it is for good";
 }
+
+#if defined(__SANITIZE_THREAD__)
+TEST(Collectives, AForgottenWaitIsARace) {
+  const int forgotten = RunChild({{"FORGET", "1"}}, "Child.CollectiveAfterWork");
+  ASSERT_TRUE(WIFEXITED(forgotten));
+  EXPECT_EQ(WEXITSTATUS(forgotten), 66) << "ThreadSanitizer's own code for a race";
+  EXPECT_EQ(RunChild({}, "Child.CollectiveAfterWork"), 0);
+}
+TEST(Child, CollectiveAfterWork) {
+  if (!IsChild()) return;
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  ncclComm_t comm = nullptr;
+  ASSERT_EQ(ncclCommInitRank(&comm, 1, id, 0), ncclSuccess);
+  const TestStream compute, reduce;
+  const TestEvent event;
+  DeviceArray<int64_t> data(4);
+  // The first one connects in a thread of its own; the second one is what is looked at.
+  ASSERT_EQ(ncclAllReduce(data.data(), data.data(), 4, ncclInt64, ncclSum, comm, reduce),
+            ncclSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(reduce), cudaSuccess);
+  Enqueue(compute, [to = data.data()] { *to = 1; });
+  ASSERT_EQ(cudaEventRecord(event, compute), cudaSuccess);
+  if (std::getenv("FORGET") == nullptr) {
+    ASSERT_EQ(cudaStreamWaitEvent(reduce, event), cudaSuccess);
+  }
+  ASSERT_EQ(ncclAllReduce(data.data(), data.data(), 4, ncclInt64, ncclSum, comm, reduce),
+            ncclSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(reduce), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(compute), cudaSuccess);
+  EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
+}
+#endif
 
 TEST(Faults, AnAbortThatHangsIsTheCallersToGiveUp) {
   const int status = RunChild({{"HOLDFAST_EMU_FAULT", "nccl.abort.hang"}}, "Child.HangingAbort");

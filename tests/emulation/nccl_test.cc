@@ -254,7 +254,7 @@ TEST(Calls, BadArgumentsAreRefusedAtOnce) {
   int64_t host[4];
   EXPECT_EQ(reduce(data.data(), data.data(), 5, ncclInt64), ncclInvalidArgument) << "too long";
   EXPECT_EQ(reduce(host, data.data(), 4, ncclInt64), ncclInvalidArgument) << "not device memory";
-  EXPECT_EQ(reduce(data.data(), data.data(), 4, 77), ncclInvalidArgument);
+  EXPECT_EQ(reduce(data.data(), data.data(), 4, ncclNumTypes), ncclInvalidArgument);
   EXPECT_EQ(ncclBroadcast(data.data(), data.data(), 4, ncclInt64, 1, comm, stream),
             ncclInvalidArgument);
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);

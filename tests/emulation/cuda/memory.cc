@@ -105,11 +105,12 @@ cudaError_t Allocate(void** data, size_t bytes, Memory kind) {
   return cudaSuccess;
 }
 
-void Release(void* data, const Block& block) {
+void GiveBack(void* data, const Block& block) {
   Spoil(data, block.bytes);
   Runtime& runtime = Runtime::Instance();
   (void)runtime.TakeBlock(data);
-  if (block.kind == Memory::kDevice) runtime.gpu(block.device).used -= block.bytes;
+  if (block.kind == Memory::kDevice)
+    runtime.gpu(block.device).used.fetch_sub(block.bytes, std::memory_order_relaxed);
   Freed().Put(data, block.bytes);
 }
 
@@ -120,7 +121,7 @@ cudaError_t FreeNow(void* data, Memory kind) {
   Block block = runtime.FindBlock(data).second;
   if (block.kind != kind || !runtime.BeginFree(data, block)) return cudaErrorInvalidValue;
   runtime.DrainDevice(block.device);
-  Release(data, block);
+  GiveBack(data, block);
   return cudaSuccess;
 }
 
@@ -167,7 +168,9 @@ cudaError_t Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
     // Staged: the caller may use its memory at once.
     auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(from),
                                                       static_cast<const char*>(from) + bytes);
-    runtime.Push(stream, [=] { std::memcpy(to, staged->data(), bytes); });
+    runtime.Push(stream, [to, bytes, staged = std::move(staged)] {
+      std::memcpy(to, staged->data(), bytes);
+    });
     return cudaSuccess;
   }
   runtime.Push(stream, [=] { std::memmove(to, from, bytes); });
@@ -219,7 +222,7 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t handle) {
   Block block = Runtime::Instance().FindBlock(data).second;
   if (block.kind != Memory::kDevice || !Runtime::Instance().BeginFree(data, block))
     return Returned(cudaErrorInvalidValue);
-  Runtime::Instance().Push(stream, [data, block] { Release(data, block); });
+  Runtime::Instance().Push(stream, [data, block] { GiveBack(data, block); });
   return cudaSuccess;
 }
 

@@ -209,6 +209,7 @@ std::pair<char*, Block> Runtime::FindBlock(const void* data) {
 }
 
 std::optional<Block> Runtime::TakeBlock(void* data) {
+  const Unseen unseen;  // a stream's thread comes here
   std::lock_guard lock(mutex_);
   const auto found = blocks_.find(static_cast<char*>(data));
   if (found == blocks_.end()) return std::nullopt;

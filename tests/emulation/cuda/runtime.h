@@ -35,13 +35,15 @@
 #include <utility>
 #include <vector>
 
+#include "tests/emulation/tsan.h"
+
 namespace holdfast::emulation {
 
 // A point in a stream's order, reached once.
 class Point {
  public:
-  bool reached() const { return reached_.load(std::memory_order_acquire); }
-  void Reach();
+  bool reached() const;  // true also orders
+  void Reach();          // the stream that reaches it has said Release(this)
   void Wait();
   std::chrono::steady_clock::time_point when() const { return when_; }  // once reached
 
@@ -81,8 +83,11 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
   struct Work {
     std::function<void()> run;
     std::shared_ptr<holdfast::emulation::Point> point;
+    std::unique_ptr<char> pushed;  // an address for ThreadSanitizer
   };
   void PushWork(Work work);
+  bool Next(Work& work);  // false: closed, and nothing is left
+  void Finish(Work work);
   void Run();
   void Pause();
 

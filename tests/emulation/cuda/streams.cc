@@ -8,13 +8,17 @@
 #include "tests/emulation/cuda/runtime.h"
 #include "tests/emulation/faults.h"
 
+using holdfast::emulation::Acquire;
+using holdfast::emulation::DeviceLost;
 using holdfast::emulation::FaultAction;
 using holdfast::emulation::InHostFunction;
 using holdfast::emulation::Point;
 using holdfast::emulation::ReachFaultPoint;
+using holdfast::emulation::Release;
 using holdfast::emulation::Returned;
 using holdfast::emulation::Runtime;
 using holdfast::emulation::StreamPointer;
+using holdfast::emulation::Unseen;
 
 namespace holdfast::emulation {
 
@@ -27,9 +31,19 @@ void Point::Reach() {
   changed_.notify_all();
 }
 
+bool Point::reached() const {
+  if (!reached_.load(std::memory_order_acquire)) return false;
+  Acquire(this);
+  return true;
+}
+
 void Point::Wait() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return reached(); });
+  {
+    const Unseen unseen;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return reached_.load(std::memory_order_acquire); });
+  }
+  Acquire(this);
 }
 
 cudaError_t Submit(cudaStream_t handle, std::function<void()> work) {
@@ -79,11 +93,17 @@ void CUstream_st::Start() {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void CUstream_st::Push(std::function<void()> work) { PushWork({std::move(work), nullptr}); }
+void CUstream_st::Push(std::function<void()> work) {
+  PushWork({std::move(work), nullptr, nullptr});
+}
 
-void CUstream_st::Push(std::shared_ptr<Point> point) { PushWork({nullptr, std::move(point)}); }
+void CUstream_st::Push(std::shared_ptr<Point> point) {
+  PushWork({nullptr, std::move(point), nullptr});
+}
 
 void CUstream_st::PushWork(Work work) {
+  work.pushed = std::make_unique<char>();
+  Release(work.pushed.get());
   {
     std::lock_guard lock(mutex_);
     queue_.push_back(std::move(work));
@@ -93,14 +113,21 @@ void CUstream_st::PushWork(Work work) {
 }
 
 bool CUstream_st::idle() {
-  std::lock_guard lock(mutex_);
-  return done_ == pushed_;
+  {
+    std::lock_guard lock(mutex_);
+    if (done_ != pushed_) return false;
+  }
+  Acquire(&done_);
+  return true;
 }
 
 void CUstream_st::Drain() {
-  std::unique_lock lock(mutex_);
-  const uint64_t until = pushed_;
-  changed_.wait(lock, [&] { return done_ >= until; });
+  {
+    std::unique_lock lock(mutex_);
+    const uint64_t until = pushed_;
+    changed_.wait(lock, [&] { return done_ >= until; });
+  }
+  Acquire(&done_);
 }
 
 void CUstream_st::Close() {
@@ -118,24 +145,37 @@ void CUstream_st::Pause() {
   std::this_thread::sleep_for(std::chrono::microseconds(us));
 }
 
+bool CUstream_st::Next(Work& work) {
+  const Unseen unseen;
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return closed_ || !queue_.empty(); });
+  if (queue_.empty()) return false;
+  work = std::move(queue_.front());
+  queue_.pop_front();
+  return true;
+}
+
+void CUstream_st::Finish(Work work) {
+  Release(&done_);
+  if (work.point != nullptr) Release(work.point.get());
+  const Unseen unseen;
+  work.run = nullptr;  // lets go of what it holds before it counts as done
+  {
+    std::lock_guard lock(mutex_);
+    ++done_;
+    if (work.point != nullptr) work.point->Reach();  // at once: both ways to ask agree
+  }
+  changed_.notify_all();
+  work = {};
+}
+
 void CUstream_st::Run() {
   pthread_setname_np(pthread_self(), "emulated-stream");
   _mm_setcsr(0x1f80);  // as a GPU: to nearest, subnormals kept, nothing traps
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return closed_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    Work work = std::move(queue_.front());
-    queue_.pop_front();
-    lock.unlock();
+  for (Work work; Next(work); Finish(std::move(work))) {
+    Acquire(work.pushed.get());
     Pause();
-    if (work.run != nullptr && !holdfast::emulation::DeviceLost(device)) work.run();
-    work.run = nullptr;  // lets go of what it holds before it counts as done
-    lock.lock();
-    ++done_;
-    if (work.point != nullptr)
-      work.point->Reach();  // at once with the count: both ways to ask agree
-    changed_.notify_all();
+    if (work.run != nullptr && !DeviceLost(device)) work.run();
   }
 }
 
