@@ -70,7 +70,4 @@ class SafetensorsWriter {
   int64_t data_at_ = 0, left_ = 0;  // bytes that are not written yet
 };
 
-// fp32 of the bits of an IEEE half; exact.
-float FloatOfHalf(uint16_t bits);
-
 }  // namespace holdfast

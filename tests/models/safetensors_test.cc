@@ -1,4 +1,5 @@
 #include "runtime/models/safetensors.h"
+#include "kernels/math/half.h"
 
 #include <cmath>
 #include <cstring>
@@ -183,16 +184,16 @@ TEST(Safetensors, TheDigestIsOfEveryByte) {
 }
 
 TEST(Safetensors, HalvesAreReadExactly) {
-  EXPECT_EQ(FloatOfHalf(0x3C00), 1.0f);
-  EXPECT_EQ(FloatOfHalf(0xC000), -2.0f);
-  EXPECT_EQ(FloatOfHalf(0x7BFF), 65504.0f);
-  EXPECT_EQ(FloatOfHalf(0x0400), 0x1p-14f);  // the smallest normal one
-  EXPECT_EQ(FloatOfHalf(0x0001), 0x1p-24f);  // the smallest one
-  EXPECT_EQ(FloatOfHalf(0x8001), -0x1p-24f);
-  EXPECT_EQ(FloatOfHalf(0x3555), 0.333251953125f);
-  EXPECT_TRUE(std::isinf(FloatOfHalf(0x7C00)));
-  EXPECT_TRUE(std::isnan(FloatOfHalf(0x7E00)));
-  EXPECT_TRUE(std::signbit(FloatOfHalf(0x8000)));
+  EXPECT_EQ(kernels::FloatOfF16(0x3C00), 1.0f);
+  EXPECT_EQ(kernels::FloatOfF16(0xC000), -2.0f);
+  EXPECT_EQ(kernels::FloatOfF16(0x7BFF), 65504.0f);
+  EXPECT_EQ(kernels::FloatOfF16(0x0400), 0x1p-14f);  // the smallest normal one
+  EXPECT_EQ(kernels::FloatOfF16(0x0001), 0x1p-24f);  // the smallest one
+  EXPECT_EQ(kernels::FloatOfF16(0x8001), -0x1p-24f);
+  EXPECT_EQ(kernels::FloatOfF16(0x3555), 0.333251953125f);
+  EXPECT_TRUE(std::isinf(kernels::FloatOfF16(0x7C00)));
+  EXPECT_TRUE(std::isnan(kernels::FloatOfF16(0x7E00)));
+  EXPECT_TRUE(std::signbit(kernels::FloatOfF16(0x8000)));
   const TempDir dir;
   const auto file = SafetensorsFile::Open(
       dir.Write("h", FileOf(R"({"h":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},)"
