@@ -7,22 +7,18 @@
 namespace holdfast::kernels {
 
 // Every operation of ops.h that works on a stream, by name.
-#define HOLDFAST_DEVICE_OPS(X)                                                                    \
-  X(MatMul)                                                                                       \
-  X(MatMulBias)                                                                                   \
-  X(HalfAvailable)                                                                                \
-  X(MatMulHalf)                                                                                   \
-  X(FloatToHalf) X(HalfToFloat) X(RoundToHalf) X(AllowTf32) X(EmbeddingForward)                   \
-      X(EmbeddingBackward) X(LayerNormForward) X(LayerNormBackward) X(AddBias) X(BiasGradient)    \
-          X(BiasResidualAdd) X(ResidualAdd) X(BiasGeluForward) X(BiasGeluBackward)                \
-              X(BiasGeluForwardHalf) X(BiasGeluBackwardHalf) X(BiasGradientHalf)                  \
-                  X(BiasReluForward) X(BiasReluBackward) X(Dropout) X(RandomNormal)               \
-                      X(RandomUniform) X(AttentionForward) X(AttentionBackward)                   \
-                          X(SoftmaxCrossEntropy) X(CrossEntropyLoss) X(ArgMaxHits) X(AdamW)       \
-                              X(AdamWFixed) X(Sgd) X(SquaredNormChunks) X(AccumulateFixed)        \
-                                  X(StoreFixed) X(FixedToFloat) X(AddWords) X(SumWords) X(Digest) \
-                                      X(AccumulateFloat) X(ScaleFloat) X(Fill) X(FillWords)       \
-                                          X(CopyFloat)
+// clang-format off
+#define HOLDFAST_DEVICE_OPS(X) \
+  X(MatMul) X(MatMulBias) X(HalfAvailable) X(MatMulHalf) X(FloatToHalf) X(HalfToFloat) \
+  X(RoundToHalf) X(AllowTf32) X(EmbeddingForward) X(EmbeddingBackward) X(LayerNormForward) \
+  X(LayerNormBackward) X(AddBias) X(BiasGradient) X(BiasResidualAdd) X(ResidualAdd) \
+  X(BiasGeluForward) X(BiasGeluBackward) X(BiasGeluForwardHalf) X(BiasGeluBackwardHalf) \
+  X(BiasGradientHalf) X(BiasReluForward) X(BiasReluBackward) X(Dropout) X(RandomNormal) \
+  X(RandomUniform) X(AttentionForward) X(AttentionBackward) X(SoftmaxCrossEntropy) \
+  X(CrossEntropyLoss) X(ArgMaxHits) X(AdamW) X(AdamWFixed) X(Sgd) X(SquaredNormChunks) \
+  X(AccumulateFixed) X(StoreFixed) X(FixedToFloat) X(AddWords) X(SumWords) X(Digest) \
+  X(AccumulateFloat) X(ScaleFloat) X(Fill) X(FillWords) X(CopyFloat)
+// clang-format on
 
 struct DeviceOps {
 #define HOLDFAST_DEVICE_OP(name) decltype(&kernels::name) name = nullptr;

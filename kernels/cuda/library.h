@@ -20,14 +20,13 @@
 
 namespace holdfast::kernels::cuda {
 
-#define HOLDFAST_CUBLAS_LT_FUNCTIONS(X)                                                           \
-  X(Create)                                                                                       \
-  X(Destroy)                                                                                      \
-  X(GetVersion)                                                                                   \
-  X(GetStatusString) X(Matmul) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
-      X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatrixLayoutSetAttribute)                    \
-          X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)    \
-              X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck)
+// clang-format off
+#define HOLDFAST_CUBLAS_LT_FUNCTIONS(X) \
+  X(Create) X(Destroy) X(GetVersion) X(GetStatusString) X(Matmul) X(MatmulDescCreate) \
+  X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) \
+  X(MatrixLayoutSetAttribute) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) \
+  X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck)
+// clang-format on
 
 // table.Matmul(...) is cublasLtMatmul(...).
 struct CublasLtTable {
@@ -40,13 +39,13 @@ struct CublasLtTable {
 [[nodiscard]] absl::StatusOr<const CublasLtTable*> LoadCublasLt(const CudaOptions& options);
 
 #ifdef HOLDFAST_HAVE_NCCL_HEADER
-#define HOLDFAST_NCCL_FUNCTIONS(X)                                                        \
-  X(GetVersion)                                                                           \
-  X(GetUniqueId)                                                                          \
-  X(GetErrorString)                                                                       \
-  X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) X(CommAbort) X(CommFinalize) \
-      X(CommDestroy) X(CommShrink) X(CommCount) X(CommUserRank) X(GroupStart) X(GroupEnd) \
-          X(AllReduce) X(Reduce) X(ReduceScatter) X(AllGather) X(Broadcast) X(Send) X(Recv)
+// clang-format off
+#define HOLDFAST_NCCL_FUNCTIONS(X) \
+  X(GetVersion) X(GetUniqueId) X(GetErrorString) X(GetLastError) X(CommInitRankConfig) \
+  X(CommGetAsyncError) X(CommAbort) X(CommFinalize) X(CommDestroy) X(CommShrink) X(CommCount) \
+  X(CommUserRank) X(GroupStart) X(GroupEnd) X(AllReduce) X(Reduce) X(ReduceScatter) \
+  X(AllGather) X(Broadcast) X(Send) X(Recv)
+// clang-format on
 
 // table.AllReduce(...) is ncclAllReduce(...).
 struct NcclTable {

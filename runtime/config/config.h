@@ -49,7 +49,7 @@ struct Config {
   // Training (bits unless said).
   int64_t steps = 1000;  // free: the learning rate of a step does not depend on it
   uint64_t seed = 1;
-  int64_t micro_batches = 4;                              // M
+  int64_t micro_batches = 4;  // M
   // Sequences (samples) in one micro-batch; 0 (never from a user): left open, see
   // supervisor/settle_bits.h.
   int64_t micro_batch_size = 3;

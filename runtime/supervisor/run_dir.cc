@@ -29,9 +29,8 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kFreeBytesMin = 32 << 20;  // below this not even the logs of a short run are safe
 constexpr const char* kRunFiles[] = {
-    "config.toml",      "events.jsonl", "steps.jsonl",  "metrics.csv",
-    "metrics.left.csv", "tensorboard",  "summary.json", "slots",
-    "products.txt"};
+    "config.toml", "events.jsonl", "steps.jsonl", "metrics.csv", "metrics.left.csv",
+    "tensorboard", "summary.json", "slots",       "products.txt"};
 
 absl::StatusOr<std::string> CreateDirectory(const std::string& dir) {
   std::error_code error;
