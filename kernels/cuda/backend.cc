@@ -10,8 +10,6 @@
 namespace holdfast::kernels {
 namespace {
 
-std::string VersionText(int number) { return Cat(number / 1000, ".", number % 1000 / 10); }
-
 // Before the first call into the driver, which reads them once.
 void SettleEnvironment() {
   static const bool once = [] {
@@ -39,13 +37,13 @@ absl::StatusOr<int> CountDevices() {
   (void)cudaGetLastError();
   if (error == cudaErrorInsufficientDriver || driver / 1000 < runtime / 1000) {
     return absl::FailedPreconditionError(
-        Cat("the NVIDIA driver of this machine is for CUDA ", VersionText(driver),
-            ", this program for CUDA ", VersionText(runtime),
+        Cat("the NVIDIA driver of this machine is for CUDA ", cuda::CudaVersionText(driver),
+            ", this program for CUDA ", cuda::CudaVersionText(runtime),
             ": install a newer driver, build with an older toolkit, or use --device cpu"));
   }
   if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
     return absl::UnavailableError(
-        Cat("there is an NVIDIA driver (for CUDA ", VersionText(driver),
+        Cat("there is an NVIDIA driver (for CUDA ", cuda::CudaVersionText(driver),
             "), but no GPU that this process may use: look at CUDA_VISIBLE_DEVICES, or use "
             "--device cpu"));
   }

@@ -20,6 +20,9 @@ namespace holdfast::kernels::cuda {
 
 class MatMulLibrary;
 
+// 13000 -> "13.0": how the driver and the runtime number CUDA's versions.
+std::string CudaVersionText(int number);
+
 class CudaDevice final : public Device {
  public:
   // Binds the calling thread. kFailedPrecondition: the GPU is too old, or cuBLASLt is missing.

@@ -13,8 +13,6 @@ namespace {
 constexpr int64_t kAllocationMs = 60'000;
 constexpr int kCapabilityOldest = 80;
 
-std::string CudaVersionText(int number) { return Cat(number / 1000, ".", number % 1000 / 10); }
-
 // After these CUDA goes on working. All others are taken to be for good ("sticky").
 bool LeavesTheDeviceUsable(cudaError_t error) {
   switch (error) {
@@ -34,6 +32,8 @@ bool LeavesTheDeviceUsable(cudaError_t error) {
 }
 
 }  // namespace
+
+std::string CudaVersionText(int number) { return Cat(number / 1000, ".", number % 1000 / 10); }
 
 CudaDevice::CudaDevice(int index, std::string label) : index_(index), label_(std::move(label)) {}
 
